@@ -1,0 +1,127 @@
+"""What a runtime takes and gives: the contract between the worker and whatever runs a model.
+
+`Session` is a Protocol and not a base class: the runtimes share no code and no state, and a new one needs to satisfy
+two methods, not to inherit from anything. Widen it only when every runtime can answer.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from validator.backends.catalog import Setting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+
+class Document(BaseModel):
+    """A message that crosses the worker boundary: closed, immutable, finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class TensorFacts(Document):
+    """A declared input of a program."""
+
+    name: str
+    dtype: str
+    """`float32`, `int64`, ... without the library's prefix."""
+    shape: tuple[int | None, ...] | None = Field(strict=False)
+    """Batch dimension first; None where a dimension may vary, None altogether where it is not known."""
+
+
+class ExportFacts(Document):
+    """What became of the ONNX export."""
+
+    path: str | None
+    """None: the exporter refused."""
+    message: str
+    """The exporter's words, cleaned; or opset and node count."""
+
+
+class ModelFacts(Document):
+    """What can be read off a model file without judging it."""
+
+    inputs: tuple[TensorFacts, ...] = Field(strict=False)
+    outputs: tuple[str, ...] | None = Field(default=None, strict=False)
+    """Flattened output names, in the program's order; None where only running tells."""
+    static_batch: int | None
+    """The only batch size that the program accepts; None if it varies."""
+    training: tuple[str, ...] = Field(strict=False)
+    """Operators or modules that are in training mode."""
+    parameter_dtypes: dict[str, int]
+    """dtype -> number of elements, over parameters and buffers."""
+    mutated_buffers: tuple[str, ...] = Field(default=(), strict=False)
+    """Buffers that forward writes to."""
+    export: ExportFacts | None = None
+
+
+class Environment(Document):
+    """What a worker really ran with, read back from the libraries after the run."""
+
+    settings: dict[str, Setting]
+    """Compared with `catalog.expected_settings`: any difference is another backend."""
+    fingerprint: dict[str, str]
+    """Libraries, driver, GPU, CPU instruction set: compared with those a budget was calibrated on."""
+    notes: dict[str, str] = {}
+    """Recorded only: node placement, thread count, what the fp64 rewrite changed."""
+
+
+class RefusalKind(StrEnum):
+    """Whose fault it is that a job cannot be done."""
+
+    UNAVAILABLE = "unavailable"
+    """The machine's: no such device, provider or library. Says nothing about the model."""
+    MODEL = "model"
+    """The model's: it cannot be loaded or run on this backend."""
+    FORMAT = "format"
+    """The file's: not safe to open, or not what it claims to be."""
+
+
+class BackendRefusal(Exception):  # noqa: N818 - it says no, nothing went wrong
+    """Raised inside a worker when the job cannot be done; becomes a `Refusal` message."""
+
+    def __init__(self, kind: RefusalKind, stage: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.stage = stage
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A model on disk and how its tensors are bound to the golden dataset's."""
+
+    path: "Path"
+    format: str
+    """`torch.export`, `pickle`, `torchscript` or `onnx`."""
+    input_names: tuple[str, ...]
+    """The golden dataset's inputs, in the dataset's order."""
+    output_names: tuple[str, ...] | None = None
+    """The program's outputs in its order; an ONNX file whose names differ is bound to them by position."""
+
+
+class Session(Protocol):
+    """A model loaded on one backend."""
+
+    def run(self, inputs: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+        """Run one batch.
+
+        Args:
+            inputs: golden input name -> CPU tensor, shape (batch, *sample), in the golden dataset's dtype.
+
+        Returns:
+            Flattened output name -> contiguous CPU tensor in the dtype that the backend returned; None outputs left out.
+
+        Raises:
+            BackendRefusal: the model cannot be run on this backend.
+        """
+        ...
+
+    def environment(self) -> Environment:
+        """Read every setting back from the libraries, now."""
+        ...

@@ -1,0 +1,255 @@
+"""What is under test: a model URI, the version that it was pinned to, and its bytes on disk."""
+
+import re
+import zipfile
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import assert_never
+
+from validator.errors import FormatRefused, UriError
+from validator.manifest import Manifest
+
+# --- URIs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionUri:
+    """`models:/alexnet/3`."""
+
+    name: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasUri:
+    """`models:/alexnet@champion`. The alias begins after the *last* `@`."""
+
+    name: str
+    alias: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageUri:
+    """`models:/alexnet/Production`, or `latest`, which is the newest version over all stages."""
+
+    name: str
+    stage: str
+
+    @property
+    def is_latest(self) -> bool:
+        """`latest` is a keyword in any case, not a stage."""
+        return self.stage.lower() == "latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedModelUri:
+    """`models:/m-<id>`: a logged model without a registered version. Can be checked, not promoted."""
+
+    model_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunUri:
+    """`runs:/<run id>/model`: a model among a run's artifacts. Can be checked, not promoted."""
+
+    run_id: str
+    path: str
+
+
+ModelUri = VersionUri | AliasUri | StageUri | LoggedModelUri | RunUri
+
+_FORMS = "models:/NAME/3, models:/NAME@ALIAS, models:/NAME/latest, models:/m-ID or runs:/RUN/PATH"
+
+
+def parse_model_uri(text: str) -> ModelUri:
+    """Read a model URI.
+
+    Raises:
+        UriError: none of the known forms.
+    """
+    if match := re.fullmatch(r"runs:/([^/]+)/(.+)", text):
+        return RunUri(run_id=match[1], path=match[2].strip("/"))
+    match = re.fullmatch(r"models:/+([^/].*)", text)
+    if match is None:
+        raise UriError(f"{text!r} is not a model URI", hint=f"write {_FORMS}")
+    rest = match[1].rstrip("/")
+    if "/" not in rest and "@" not in rest:
+        if rest.startswith("m-"):
+            return LoggedModelUri(model_id=rest)
+        raise UriError(
+            f"models:/{rest} names no version",
+            hint=f"write models:/{rest}/<number> or models:/{rest}@<alias>",
+        )
+    if "/" not in rest:
+        name, _, alias = rest.rpartition("@")
+        if name and alias:
+            return AliasUri(name=name, alias=alias)
+    elif rest.count("/") == 1:
+        name, _, suffix = rest.partition("/")
+        if name and suffix:
+            return (
+                VersionUri(name=name, version=int(suffix))
+                if suffix.isdecimal()
+                else StageUri(name=name, stage=suffix)
+            )
+    raise UriError(f"{text!r} is not a model URI", hint=f"write {_FORMS}")
+
+
+def format_model_uri(uri: ModelUri) -> str:
+    """Return the canonical text of a URI."""
+    match uri:
+        case VersionUri(name=name, version=version):
+            return f"models:/{name}/{version}"
+        case AliasUri(name=name, alias=alias):
+            return f"models:/{name}@{alias}"
+        case StageUri(name=name, stage=stage):
+            return f"models:/{name}/{stage}"
+        case LoggedModelUri(model_id=model_id):
+            return f"models:/{model_id}"
+        case RunUri(run_id=run_id, path=path):
+            return f"runs:/{run_id}/{path}"
+        case _:
+            assert_never(uri)
+
+
+# --- The pinned version ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The model version under test, pinned: nothing here is looked up again by alias or stage."""
+
+    registry_uri: str
+    """Without credentials."""
+    requested_uri: str
+    """What the user typed."""
+    name: str | None
+    """Registered name; None for a logged model or a run artifact."""
+    version: int | None
+    creation_timestamp_ms: int | None
+    """Tells a version from that of a model that was deleted and made again under the same name."""
+    source: str
+    """Where MLflow says the bytes came from."""
+    download_uri: str
+    """Where they are read from: fixed when the version was created."""
+    model_id: str | None
+    run_id: str | None
+    """The training run."""
+    tags: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """How reports call it."""
+        if self.name is not None:
+            return f"{self.name} version {self.version}"
+        return self.model_id or self.requested_uri
+
+    @property
+    def pinned_uri(self) -> str:
+        """A URI that always means these bytes' version."""
+        if self.name is not None:
+            return f"models:/{self.name}/{self.version}"
+        return f"models:/{self.model_id}" if self.model_id else self.requested_uri
+
+
+# --- Its bytes ------------------------------------------------------------------------------------------------
+
+
+class ProgramFormat(StrEnum):
+    """How the PyTorch side of the subject is stored."""
+
+    EXPORTED = "torch.export"
+    PICKLE = "pickle"
+    TORCHSCRIPT = "torchscript"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The PyTorch side of the subject."""
+
+    path: Path
+    format: ProgramFormat
+
+
+class OnnxOrigin(StrEnum):
+    """Where the ONNX file under test came from, in the order in which it is looked for."""
+
+    OPTION = "the --onnx option"
+    TAG = "the tag validator.onnx on the version"
+    ARTIFACT = "the subject's own artifacts"
+    EXPORT = "torch.onnx.export(dynamo=True) by this check"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxFile:
+    """The ONNX side of the subject: one model file, its external data beside it."""
+
+    path: Path
+    manifest: Manifest
+    """Of its folder, so external data is covered."""
+    origin: OnnxOrigin
+    source: str
+    """The URI or relative path that it was read from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedModel:
+    """The subject's bytes in a private, read-only folder, hashed once."""
+
+    subject: Subject
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def weights_digest(self) -> str:
+        """Digest of the files that decide the function; a rewritten requirements file does not change it."""
+        decisive = (".pt2", ".pth", ".pt", ".onnx", ".data", ".safetensors", ".bin")
+        names = frozenset(
+            e.path for e in self.manifest.entries if e.path.endswith(decisive) or e.path.startswith("code/")
+        )
+        return self.manifest.select(names).digest
+
+
+def find_program(staged: StagedModel) -> Program:
+    """Find the PyTorch model in the staged folder, by content, not by what MLmodel says.
+
+    Raises:
+        FormatRefused: none, several, or a format that this program does not read.
+    """
+    names = [e.path for e in staged.manifest.entries]
+    exported = [n for n in names if n.endswith(".pt2")]
+    pickled = [n for n in names if n.endswith((".pth", ".pt"))]
+    found = exported or pickled
+    if len(found) != 1:
+        what = "no PyTorch model" if not found else "several PyTorch models: " + ", ".join(found)
+        raise FormatRefused(
+            f"{staged.subject.title} holds {what}",
+            hint="log it with mlflow.pytorch.log_model(..., input_example=...), which stores a torch.export program",
+        )
+    path = staged.folder / found[0]
+    if not zipfile.is_zipfile(path):
+        raise FormatRefused(
+            f"{found[0]} is not a readable archive ({path.stat().st_size} bytes): corrupt or cut short",
+            hint="register the model again; nothing of it was loaded",
+        )
+    if exported:
+        return Program(path=path, format=ProgramFormat.EXPORTED)
+    with zipfile.ZipFile(path) as archive:
+        scripted = any(n.endswith("/constants.pkl") for n in archive.namelist())
+    return Program(path=path, format=ProgramFormat.TORCHSCRIPT if scripted else ProgramFormat.PICKLE)
+
+
+def find_onnx(staged: StagedModel) -> Path | None:
+    """Find the ONNX file among the subject's own artifacts.
+
+    Raises:
+        FormatRefused: more than one.
+    """
+    found = [e.path for e in staged.manifest.entries if e.path.endswith(".onnx")]
+    if len(found) > 1:
+        raise FormatRefused(
+            f"{staged.subject.title} holds {len(found)} ONNX files: " + ", ".join(found),
+            hint="say which one with --onnx",
+        )
+    return staged.folder / found[0] if found else None

@@ -1,0 +1,187 @@
+"""Jobs in, frames out.
+
+A job is one JSON document on the worker's standard input. Results come back over an inherited pipe as messages of
+`kind (1 byte) | length (8 bytes, big endian) | payload`:
+
+    F  a frame: a safetensors blob of named outputs for samples start..stop of one pass (header in its metadata)
+    P  the probe's facts about a model file (JSON, ModelFacts)
+    X  why the job cannot be done (JSON, Refusal); the last message
+    C  the closing record (JSON, Closing); the last message
+
+Tensors that numpy cannot hold (bfloat16) travel as float32 with their own dtype named in the header: exact both ways.
+"""
+
+import json
+import struct
+from enum import StrEnum
+from typing import Annotated, BinaryIO, Literal
+
+from pydantic import Field
+
+from validator.backends.catalog import Backend
+from validator.backends.interface import Document, Environment, RefusalKind
+
+HEADER = struct.Struct(">cQ")
+FRAME_LIMIT_BYTES = 1 << 33
+RECORD_LIMIT_BYTES = 1 << 24
+
+
+class PassKind(StrEnum):
+    """Why the samples are run."""
+
+    MAIN = "main"
+    """Every sample once, at the deployed batch size."""
+    REPEAT = "repeat"
+    """Some samples again, same shapes, same process."""
+    BATCH = "batch"
+    """Some samples again, at another batch size."""
+
+
+class Pass(Document):
+    """One run over some of the samples."""
+
+    kind: PassKind = Field(strict=False)
+    batch_size: Annotated[int, Field(ge=1)]
+    ranges: tuple[tuple[int, int], ...] = Field(strict=False)
+    """Sample indices start..stop, disjoint, in order."""
+
+    @property
+    def name(self) -> str:
+        """Unique within a job: the kind, and the batch size where that is what the pass varies."""
+        return f"batch-{self.batch_size}" if self.kind is PassKind.BATCH else self.kind.value
+
+    @property
+    def samples(self) -> int:
+        """How many samples the pass covers."""
+        return sum(stop - start for start, stop in self.ranges)
+
+
+class RunJob(Document):
+    """Run a model on one backend."""
+
+    task: Literal["run"] = "run"
+    job_id: str
+    nonce: str
+    backend: Backend
+    model_path: str
+    model_format: str
+    """`torch.export`, `pickle`, `torchscript` or `onnx`."""
+    golden_path: str
+    golden_digest: str
+    passes: tuple[Pass, ...] = Field(strict=False)
+    static_batch: Annotated[int, Field(ge=1)] | None = None
+    """The only batch size that the program accepts: smaller batches are padded and the padding dropped."""
+    input_names: tuple[str, ...] = Field(strict=False)
+    """The model's inputs in the golden dataset's order of inputs."""
+    output_names: tuple[str, ...] | None = Field(default=None, strict=False)
+    """The program's outputs in its order; an ONNX file whose own names differ is bound to them by position."""
+    threads: Annotated[int, Field(ge=1)]
+
+
+class ProbeJob(Document):
+    """Look at a model file before anything runs, and export it to ONNX if asked."""
+
+    task: Literal["probe"] = "probe"
+    job_id: str
+    nonce: str
+    model_path: str
+    model_format: str
+    golden_path: str
+    golden_digest: str
+    export_path: str | None = None
+    """Where to write the ONNX file, inside the worker's own scratch folder."""
+    threads: Annotated[int, Field(ge=1)]
+
+
+Job = RunJob | ProbeJob
+
+
+class Refusal(Document):
+    """Why a job cannot be done."""
+
+    job_id: str
+    nonce: str
+    kind: RefusalKind = Field(strict=False)
+    stage: str
+    """`vet`, `load`, `run`, `export`, `device`."""
+    message: str
+    fingerprint: dict[str, str] = {}
+
+
+class Closing(Document):
+    """The last word of a job that was done."""
+
+    job_id: str
+    nonce: str
+    frames: dict[str, int]
+    """Pass name -> frames sent."""
+    environment: Environment
+    seconds: dict[str, float]
+    """Stage or pass -> wall time."""
+    peak_memory_bytes: int
+
+
+class FrameHeader(Document):
+    """Which samples of which pass a frame holds."""
+
+    pass_name: str
+    start: int
+    stop: int
+    dtypes: dict[str, str]
+    """Output name -> its dtype as the backend returned it."""
+
+
+class ProtocolError(Exception):
+    """A worker broke the protocol: a truncated, oversized, unknown or misplaced message."""
+
+
+def write_message(stream: BinaryIO, kind: bytes, payload: bytes) -> None:
+    """Write one message and flush it."""
+    stream.write(HEADER.pack(kind, len(payload)))
+    stream.write(payload)
+    stream.flush()
+
+
+def read_message(stream: BinaryIO) -> tuple[bytes, bytes] | None:
+    """Read one message; None at a clean end.
+
+    Raises:
+        ProtocolError: the stream ends inside a message, or announces more than is allowed.
+    """
+    header = _read_exactly(stream, HEADER.size)
+    if not header:
+        return None
+    if len(header) < HEADER.size:
+        raise ProtocolError("the stream ends inside a message header")
+    kind, length = HEADER.unpack(header)
+    if kind not in (b"F", b"P", b"X", b"C"):
+        raise ProtocolError(f"unknown kind of message {kind!r}")
+    if length > (FRAME_LIMIT_BYTES if kind == b"F" else RECORD_LIMIT_BYTES):
+        raise ProtocolError(f"a message of {length} bytes is over the limit")
+    payload = _read_exactly(stream, length)
+    if len(payload) < length:
+        raise ProtocolError(f"the stream ends inside a message: {len(payload)} of {length} bytes")
+    return kind, payload
+
+
+def _read_exactly(stream: BinaryIO, length: int) -> bytes:
+    """Read up to `length` bytes, fewer only at the end of the stream."""
+    parts: list[bytes] = []
+    while length and (part := stream.read(min(length, 1 << 24))):
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def frame_header(payload: bytes) -> FrameHeader:
+    """Read the header of a frame without touching its tensors.
+
+    Raises:
+        ProtocolError: not a safetensors blob with our header in it.
+    """
+    try:
+        (length,) = struct.unpack_from("<Q", payload)
+        metadata = json.loads(payload[8 : 8 + length])["__metadata__"]
+        return FrameHeader.model_validate_json(metadata["frame"])
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise ProtocolError(f"a frame without a readable header: {error}") from error
