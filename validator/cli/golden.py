@@ -1,0 +1,120 @@
+"""`validator golden`: make, look at and verify golden datasets."""
+
+import json
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from validator.golden.dataset import GoldenDataset
+    from validator.golden.describe import GoldenFacts
+
+
+@click.group()
+def golden() -> None:
+    """Make, look at and verify golden datasets: the inputs that every backend is run on."""
+
+
+@golden.command()
+@click.argument("source")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--name", help="What to call the dataset; by default after the source.")
+@click.option("--input", "input_name", metavar="NAME", help="What to call an input that the source does not name.")
+@click.option("--transforms", metavar="WEIGHTS", help="Preprocess images as these torchvision weights want it.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N samples only.")
+@click.option("--replace", is_flag=True, help="Put it in the place of the dataset that is there.")
+def create(
+    source: str,
+    out: Path,
+    name: str | None,
+    input_name: str | None,
+    transforms: str | None,
+    limit: int | None,
+    replace: bool,
+) -> None:
+    """Make the dataset OUT, a new folder, from SOURCE.
+
+    SOURCE is a .npz, .npy or .safetensors file whose arrays have one row per sample, a folder of images, a
+    downloaded MLflow model with an input example, or module:function, a function of yours that yields samples
+    (it runs in this process).
+
+    \b
+    Examples:
+      validator golden create samples.npz golden/
+      validator golden create photos/ golden/ --transforms AlexNet_Weights.IMAGENET1K_V1
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    from validator.golden import sources
+    from validator.golden.describe import describe
+    from validator.golden.writer import write_golden
+
+    opened = sources.open_source(source, input_name=input_name, transforms=transforms)
+    described = opened.description if limit is None else f"{opened.description}, first {limit}"
+    dataset = write_golden(
+        out, islice(opened.samples, limit), name=name or opened.default_name, source=described, replace=replace
+    )
+    for warning in describe(dataset).warnings:
+        click.echo(f"warning[golden]: {warning}", err=True)
+    click.echo(f"{dataset.manifest.name}: {dataset.samples} samples in {out}, {dataset.digest}")
+
+
+@golden.command()
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def show(path: str, as_json: bool) -> None:
+    """Tell what the dataset PATH holds, and what makes it weak evidence.
+
+    \b
+    Example:
+      validator golden show golden/
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    from validator.golden.describe import describe
+
+    facts = describe(open_source(path))
+    click.echo(_format_json(facts) if as_json else _format_text(facts))
+
+
+@golden.command()
+@click.argument("path")
+def verify(path: str) -> None:
+    """Hash the shards of the dataset PATH again and compare them with its manifest.
+
+    \b
+    Example:
+      validator golden verify golden/
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    dataset = open_source(path)
+    click.echo(f"{dataset.manifest.name}: {dataset.samples} samples as they were made, {dataset.digest}")
+
+
+def open_source(path: str) -> "GoldenDataset":
+    """Open the dataset that an argument names, every shard hashed."""
+    from validator.golden.dataset import open_golden
+
+    return open_golden(Path(path))
+
+
+def _format_json(facts: "GoldenFacts") -> str:
+    return json.dumps({**asdict(facts), "warnings": facts.warnings}, indent=2, sort_keys=True)
+
+
+def _format_text(facts: "GoldenFacts") -> str:
+    lines = [
+        f"{facts.name}  {facts.digest}",
+        f"  source      {facts.source}",
+        f"  samples     {facts.samples:,} in {facts.shards:,} shard{'s' * (facts.shards != 1)}, {facts.size_bytes:,} bytes",
+        f"  repeated    {facts.duplicate_samples:,} of {facts.samples:,}",
+        f"  constant    {facts.constant_samples:,} of {facts.samples:,}",
+        f"  labels      {'none' if facts.classes is None else f'{facts.classes:,} different'}",
+    ]
+    lines += [
+        f"  input       {i.name}, {i.dtype}, {i.non_finite:,} of {i.elements:,} elements not finite"
+        for i in facts.inputs
+    ]
+    lines += [
+        f"  shape       {', '.join(f'{name} {list(shape)}' for name, shape in g.shapes)}: {g.samples:,} samples"
+        for g in facts.groups
+    ]
+    return "\n".join([*lines, *(f"warning[golden]: {warning}" for warning in facts.warnings)])

@@ -1,0 +1,192 @@
+"""What `manifest.json` of a golden dataset holds. A manifest that exists as an object agrees with itself.
+
+The file is canonical JSON (sorted keys, no spaces, one newline at the end), so the digest of the dataset is
+the sha256 of the file without its last byte, and the same samples give the same bytes. Nothing in it is a
+time, a host or an absolute path.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+MANIFEST_NAME = "manifest.json"
+POLICY_NAME = "policy.toml"
+SHARD_SUFFIX = ".safetensors"
+LABELS_NAME = "__labels__"
+"""An int64 tensor of shape (samples,) in every shard of a labelled dataset."""
+
+SHARD_DTYPES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+}
+"""The name of a dtype in numpy and torch, and in safetensors."""
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def _check_text(value: str) -> str:
+    """Names are printed in terminals and CI logs, where a control character is an instruction."""
+    if not value or not value.isprintable():
+        raise ValueError(f"{value!r} is empty or not printable")
+    return value
+
+
+def _check_file_name(value: str) -> str:
+    """One plain name: `..`, an absolute path or a folder could lead out of the dataset."""
+    if not _FILE_NAME.fullmatch(value) or value in {MANIFEST_NAME, POLICY_NAME}:
+        raise ValueError(f"{value!r} is not the plain name of a shard")
+    return value
+
+
+def _check_dtype(value: str) -> str:
+    if value not in SHARD_DTYPES:
+        raise ValueError(f"the dtype {value!r} is none of {', '.join(SHARD_DTYPES)}")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_check_text)]
+FileName = Annotated[str, AfterValidator(_check_file_name)]
+Size = Annotated[int, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class InputSpec(_Part):
+    """One input of the model."""
+
+    name: Text
+    dtype: Annotated[str, AfterValidator(_check_dtype)]
+
+
+class Group(_Part):
+    """Samples start..stop of one shape, in one shard. Big groups are cut into several with equal shapes."""
+
+    shard: FileName
+    start: Size
+    stop: Size
+    shapes: dict[str, list[Size]]
+    """Of one sample, without the batch dimension, by input."""
+
+
+class ShardFile(_Part):
+    """The bytes of one shard."""
+
+    path: FileName
+    size_bytes: Size
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class GoldenManifest(_Part):
+    """A whole dataset. Inputs are in the order in which the samples named them."""
+
+    schema_version: Literal[1] = 1
+    name: Text
+    inputs: list[InputSpec]
+    samples: Size
+    groups: list[Group]
+    sample_ids: list[Text] | None = None
+    """None: the index, padded with zeros."""
+    labels: bool = False
+    slices: dict[Text, list[Size]] | None = None
+    """Named subsets, as sorted sample indices."""
+    source: Text
+    """How it was made."""
+    files: list[ShardFile]
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        if faults := list(_find_faults(self)):
+            raise ValueError("; ".join(faults))
+        return self
+
+    def canonical_text(self) -> str:
+        """Return what the digest is made over: canonical JSON, all fields, no newline."""
+        content = self.model_dump(mode="json")
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def format_faults(error: ValidationError) -> str:
+    """Say on one line all that is wrong with a manifest, without quoting the values themselves."""
+    return "; ".join(_format_fault(fault["loc"], fault["msg"]) for fault in error.errors(include_url=False))
+
+
+def _format_fault(place: Sequence[int | str], message: str) -> str:
+    text = message.removeprefix("Value error, ")
+    if not place:
+        return text
+    return f"{'.'.join(str(step) for step in place)}: {text[:1].lower()}{text[1:]}"
+
+
+def _find_faults(manifest: GoldenManifest) -> Iterator[str]:
+    if manifest.samples == 0:
+        yield "it holds 0 samples"
+        return
+    if not manifest.inputs:
+        yield "it names no input"
+    yield from _find_name_faults(manifest)
+    yield from _find_group_faults(manifest)
+    yield from _find_slice_faults(manifest)
+
+
+def _find_name_faults(manifest: GoldenManifest) -> Iterator[str]:
+    names = [spec.name for spec in manifest.inputs]
+    shards = [group.shard for group in manifest.groups]
+    files = [file.path for file in manifest.files]
+    ids = manifest.sample_ids
+    if twin := _find_twin(names):
+        yield f"input {twin!r} is named twice"
+    if LABELS_NAME in names:
+        yield f"{LABELS_NAME} is the name of the labels, not of an input"
+    if twin := _find_twin(shard.casefold() for shard in shards):
+        yield f"shard {twin!r} is named twice"
+    if sorted(shards) != sorted(files):
+        yield "groups and files name different shards"
+    if ids is not None and len(ids) != manifest.samples:
+        yield f"{len(ids)} sample ids for {manifest.samples} samples"
+    if ids is not None and (twin := _find_twin(ids)):
+        yield f"sample id {twin!r} is used twice"
+
+
+def _find_group_faults(manifest: GoldenManifest) -> Iterator[str]:
+    names = {spec.name for spec in manifest.inputs}
+    position = 0
+    for index, group in enumerate(manifest.groups):
+        if group.start != position or group.stop <= group.start:
+            yield f"groups.{index}: {group.start}..{group.stop} does not go on from {position}"
+        if group.shapes.keys() != names:
+            yield f"groups.{index}: it has shapes for other inputs than the dataset"
+        position = group.stop
+    if position != manifest.samples:
+        yield f"the groups end at {position} of {manifest.samples} samples"
+
+
+def _find_slice_faults(manifest: GoldenManifest) -> Iterator[str]:
+    for name, indices in (manifest.slices or {}).items():
+        if not indices or indices != sorted(set(indices)) or indices[-1] >= manifest.samples:
+            yield f"slice {name!r} is not a sorted list of sample indices below {manifest.samples}"
+
+
+def _find_twin(names: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
