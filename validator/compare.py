@@ -1,0 +1,311 @@
+"""Two backends' outputs side by side: structure first, then non-finite positions, then values. Knows no limits."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from validator.metrics import (
+    HISTOGRAM_BUCKETS,
+    SAMPLE_ROW,
+    Array,
+    Counts,
+    ErrorSummary,
+    Rows,
+    error_histogram,
+    sample_rows,
+    summarize,
+)
+
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Named outputs of samples start..stop, as one backend returned them in one call."""
+
+    start: int
+    stop: int
+    outputs: Outputs
+    dtypes: Mapping[str, str]
+    """Output name -> dtype as the backend returned it; the array may hold it in a wider one."""
+
+
+class FrameSource(Protocol):
+    """Frames of one pass of one backend; can be read again and again."""
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Yield the frames in order of their samples."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructureDifference:
+    """One way in which two backends' outputs are not even comparable."""
+
+    output: str
+    what: str
+    """For people: `missing`, `shape (2, 10) instead of (2, 12)`, ..."""
+    sample: int | None = None
+    """First sample where it shows."""
+    count: int = 1
+    """In how many frames."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputComparison:
+    """One output of a pair of backends."""
+
+    name: str
+    kind: str
+    """`float`, `integer` or `bool`."""
+    rows: Rows
+    """`SAMPLE_ROW` records, sorted by sample."""
+    histogram: Counts
+    """Of absolute errors, see `metrics.error_histogram`."""
+
+    @property
+    def summary(self) -> ErrorSummary:
+        """Errors pooled over all samples."""
+        return summarize(self.rows)
+
+    @property
+    def elements(self) -> int:
+        """Elements on which the two were compared, non-finite ones included."""
+        return int(self.rows["elements"].sum())
+
+    @property
+    def nonfinite_mismatches(self) -> int:
+        """Elements that are NaN or infinite on one side only."""
+        return int(self.rows["nonfinite_mismatches"].sum())
+
+    @property
+    def unequal(self) -> int:
+        """Elements whose values differ at all."""
+        return int(self.rows["unequal"].sum())
+
+    @property
+    def flips(self) -> int | None:
+        """Samples whose largest score is another class; None where the output is no vector of scores."""
+        flips = self.rows["top1_flip"]
+        return int(flips.sum()) if len(flips) and flips.min() >= 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Facts about a candidate against a reference over the same samples."""
+
+    structure: tuple[StructureDifference, ...]
+    outputs: Mapping[str, OutputComparison]
+    samples: int
+    """Samples that both sides hold."""
+    unattributed: tuple[str, ...] = ()
+    """Outputs without a batch dimension, where the two sides cut the samples differently: not comparable."""
+
+    @property
+    def elements(self) -> int:
+        """Compared elements of all outputs."""
+        return sum(o.elements for o in self.outputs.values())
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What accumulates for one output."""
+
+    kind: str = "float"
+    rows: list[Rows] = field(default_factory=list)
+    histogram: Counts = field(default_factory=lambda: np.zeros(HISTOGRAM_BUCKETS, np.int64))
+
+
+def compare(reference: FrameSource, candidate: FrameSource) -> Comparison:
+    """Compare a candidate with the reference, frame by frame, holding one frame of each side.
+
+    The candidate's samples decide what is compared. Names are compared as sets; an output on one side only is a
+    structure difference, and so is another shape or kind of dtype.
+    """
+    lookup = FrameLookup(reference)
+    tallies: dict[str, _Tally] = defaultdict(_Tally)
+    differences: Counter[tuple[str, str]] = Counter()
+    first_seen: dict[tuple[str, str], int] = {}
+    unattributed: set[str] = set()
+    samples = 0
+
+    def differ(output: str, what: str, sample: int) -> None:
+        differences[output, what] += 1
+        first_seen.setdefault((output, what), sample)
+
+    for frame in candidate:
+        counterpart = lookup.read(frame.start, frame.stop)
+        if counterpart is None:
+            differ("", "samples that the reference does not hold", frame.start)
+            continue
+        samples += frame.stop - frame.start
+        for name in sorted(counterpart.outputs.keys() - frame.outputs.keys()):
+            if name not in counterpart.cut_differently:
+                differ(name, "missing", frame.start)
+        for name in sorted(frame.outputs.keys() - counterpart.outputs.keys()):
+            differ(name, "not among the reference's outputs", frame.start)
+        for name in sorted(frame.outputs.keys() & counterpart.outputs.keys()):
+            if name in counterpart.cut_differently:
+                unattributed.add(name)
+                continue
+            y, c = counterpart.outputs[name], frame.outputs[name]
+            if what := _structure_difference(counterpart.dtypes[name], y, frame.dtypes[name], c):
+                differ(name, what, frame.start)
+                continue
+            tally = tallies[name]
+            tally.kind = dtype_kind(frame.dtypes[name])
+            tally.rows.append(_rows(frame, y, c))
+            tally.histogram += error_histogram(y, c)
+
+    return Comparison(
+        structure=tuple(
+            StructureDifference(output=output, what=what, sample=first_seen[output, what], count=count)
+            for (output, what), count in differences.items()
+        ),
+        outputs={name: _close(name, tally) for name, tally in sorted(tallies.items())},
+        samples=samples,
+        unattributed=tuple(sorted(unattributed)),
+    )
+
+
+def _close(name: str, tally: _Tally) -> OutputComparison:
+    """Sort an output's rows, so that the order of frames leaves no trace."""
+    rows = np.sort(np.concatenate(tally.rows), order="sample") if tally.rows else np.zeros(0, SAMPLE_ROW)
+    return OutputComparison(name=name, kind=tally.kind, rows=rows, histogram=tally.histogram)
+
+
+def _rows(frame: Frame, y: Array, c: Array) -> Rows:
+    """Measure sample by sample where the output has a batch dimension, else the whole output as one row."""
+    if _is_per_sample(frame, y):
+        return sample_rows(frame.start, y, c)
+    return sample_rows(frame.start, y[np.newaxis], c[np.newaxis])
+
+
+def _is_per_sample(frame: Frame, values: Array) -> bool:
+    """Whether the first axis counts samples."""
+    return values.ndim > 0 and values.shape[0] == frame.stop - frame.start
+
+
+def dtype_kind(dtype: str) -> str:
+    """`float`, `complex`, `integer` or `bool`, from a dtype's name. Precision is not part of the kind."""
+    if dtype == "bool":
+        return "bool"
+    return "integer" if dtype.startswith(("int", "uint")) else "complex" if dtype.startswith("complex") else "float"
+
+
+def _structure_difference(y_dtype: str, y: Array, c_dtype: str, c: Array) -> str | None:
+    """Say how two arrays are not comparable, or None."""
+    if dtype_kind(y_dtype) != dtype_kind(c_dtype):
+        return f"dtype {c_dtype} instead of {y_dtype}"
+    if y.shape != c.shape:
+        return f"shape {tuple(c.shape)} instead of {tuple(y.shape)}"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counterpart(Frame):
+    """The reference's outputs for the very samples of a candidate's frame."""
+
+    cut_differently: frozenset[str] = frozenset()
+
+
+class FrameLookup:
+    """Reads any range of samples from a pass, whatever the frames it came in. Holds one frame at a time."""
+
+    def __init__(self, source: FrameSource) -> None:
+        self._source = source
+        self._iterator: Iterator[Frame] = iter(source)
+        self._held: list[Frame] = []
+
+    def read(self, start: int, stop: int) -> _Counterpart | None:
+        """Return the outputs of samples start..stop, or None where some of them are not there."""
+        if self._held and start < self._held[0].start:
+            self._iterator, self._held = iter(self._source), []
+        self._held = [f for f in self._held if f.stop > start]
+        while not self._held or self._held[-1].stop < stop:
+            frame = next(self._iterator, None)
+            if frame is None:
+                break
+            if frame.stop > start:
+                self._held.append(frame)
+        frames = [f for f in self._held if f.start < stop]
+        if not _covers(frames, start, stop):
+            return None
+        return _cut(frames, start, stop)
+
+
+def _covers(frames: list[Frame], start: int, stop: int) -> bool:
+    """Whether the frames, in order, hold every sample of the range."""
+    at = start
+    for frame in frames:
+        if frame.start > at:
+            return False
+        at = max(at, frame.stop)
+    return at >= stop
+
+
+def _cut(frames: list[Frame], start: int, stop: int) -> _Counterpart:
+    """Cut samples out of frames that cover them. Outputs without a batch dimension survive only an equal cut."""
+    if len(frames) == 1 and (frames[0].start, frames[0].stop) == (start, stop):
+        only = frames[0]
+        return _Counterpart(start=start, stop=stop, outputs=only.outputs, dtypes=only.dtypes)
+    outputs: dict[str, Array] = {}
+    cut_differently: set[str] = set()
+    for name in frames[0].outputs:
+        parts = [f.outputs[name] for f in frames if name in f.outputs]
+        per_sample = len(parts) == len(frames) and all(_is_per_sample(f, p) for f, p in zip(frames, parts, strict=True))
+        if not per_sample or len({p.shape[1:] for p in parts}) > 1:
+            cut_differently.add(name)
+            outputs[name] = parts[0]
+            continue
+        pieces = [p[max(0, start - f.start) : stop - f.start] for f, p in zip(frames, parts, strict=True)]
+        outputs[name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    return _Counterpart(
+        start=start,
+        stop=stop,
+        outputs=outputs,
+        dtypes=frames[0].dtypes,
+        cut_differently=frozenset(cut_differently),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputVariety:
+    """Whether an output of the reference can tell one model from another."""
+
+    samples: int
+    distinct: int
+    """Different values among the samples' outputs."""
+    finite: int
+    nonzero: int
+
+    @property
+    def weakness(self) -> str | None:
+        """Why the output gives no evidence, or None."""
+        if self.finite == 0:
+            return "holds no finite number"
+        if self.nonzero == 0:
+            return "is zero everywhere"
+        if self.samples > 1 and self.distinct == 1:
+            return "is the same for every sample"
+        return None
+
+
+def measure_variety(reference: Iterable[Frame]) -> dict[str, OutputVariety]:
+    """Look at the reference's own outputs: constant, zero or non-finite ones prove nothing about a candidate."""
+    digests: dict[str, set[int]] = defaultdict(set)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for frame in reference:
+        for name, values in frame.outputs.items():
+            parts = values if _is_per_sample(frame, values) else values[np.newaxis]
+            digests[name].update(hash(part.tobytes()) for part in parts)
+            counts[name]["samples"] += len(parts)
+            counts[name]["finite"] += int(np.isfinite(values).sum())
+            counts[name]["nonzero"] += int(np.count_nonzero(values))
+    return {
+        name: OutputVariety(samples=c["samples"], distinct=len(digests[name]), finite=c["finite"], nonzero=c["nonzero"])
+        for name, c in counts.items()
+    }

@@ -1,0 +1,660 @@
+"""From evidence to a verdict. Pure: no I/O, no clock, no library that measures.
+
+Starts inconclusive. `decide` alone can return `pass`, and only when every finding that the plan asked for is there and
+within. Conditions are written `not (x <= limit)`, so that NaN blocks; what is missing is never within.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import assert_never
+
+from validator.backends.catalog import BASELINE, REFERENCE, UNIT_ROUNDOFF, Backend, expected_settings
+from validator.backends.interface import ModelFacts, RefusalKind
+from validator.compare import Comparison, OutputComparison, OutputVariety
+from validator.metrics import ErrorRatios, ErrorSummary, divide_by_floor, error_ratios
+from validator.policy import BATCH_DEPENDENCE_LIMIT, Limits, Policy
+from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
+
+
+class Verdict(StrEnum):
+    """What the gate says."""
+
+    PASS = "pass"  # noqa: S105 - a verdict, not a password
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    REFUSED = "refused"
+
+
+class Status(StrEnum):
+    """What one finding says. Three marks, never mixed, and a fourth for what must not be touched at all."""
+
+    WITHIN = "within"
+    EXCEEDED = "exceeded"
+    NOT_MEASURED = "not measured"
+    REFUSED = "refused"
+
+
+class Check(StrEnum):
+    """What was looked at. The words are an interface: stable, documented, the same in every report."""
+
+    TRAINING_MODE = "training-mode"
+    EXPORT = "export"
+    WORKER = "worker"
+    IDENTITY = "identity"
+    COVERAGE = "coverage"
+    CONTRACT = "contract"
+    NON_FINITE = "non-finite"
+    EXACT = "exact"
+    ERROR_RATIO = "error-ratio"
+    REPEATABILITY = "repeatability"
+    BATCH = "batch-invariance"
+    EVIDENCE = "evidence"
+    BUDGET = "budget"
+    POWER = "power"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at, and how it stands."""
+
+    check: Check
+    status: Status
+    message: str
+    """What and how much, for people; lower case, no full stop."""
+    backend: str | None = None
+    output: str | None = None
+    metric: str | None = None
+    measured: float | None = None
+    limit: float | None = None
+    sample: int | None = None
+    """The worst sample, or the first one where it shows."""
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caution:
+    """Something that a reader should know and that changes no verdict."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendEvidence:
+    """What is known about one planned row."""
+
+    row: Backend
+    outcome: Outcome | None
+    """None: never ran."""
+    main: Comparison | None = None
+    """Against the reference, over the whole golden dataset."""
+    repeat: Comparison | None = None
+    """Its first run against its second."""
+    batches: tuple[tuple[int, Comparison], ...] = ()
+    """Other batch sizes against its own main run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """The negative control: an output moved to just over its budget, measured and judged like any other."""
+
+    backend: str
+    output: str
+    moved_to: float
+    """Error ratio that was planted."""
+    limit: float
+    caught: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that a verdict rests on."""
+
+    samples: int
+    """Of the golden dataset."""
+    golden_digest: str
+    weights_digest: str
+    facts: ModelFacts | None
+    probe: Outcome | None
+    onnx_required: bool
+    has_onnx: bool
+    backends: tuple[BackendEvidence, ...]
+    variety: Mapping[str, OutputVariety] = field(default_factory=dict)
+    control: Control | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The verdict and what it rests on."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    warnings: tuple[Caution, ...] = ()
+
+
+def judge(policy: Policy, evidence: Evidence) -> Decision:
+    """Judge all evidence. Collects every finding before deciding anything."""
+    findings = [
+        *_judge_model(evidence),
+        *_judge_calibration(policy, evidence),
+        *_judge_evidence(policy, evidence),
+    ]
+    for backend in evidence.backends:
+        findings += _judge_backend(policy, evidence, backend)
+    findings.append(_judge_control(evidence.control))
+    required = frozenset(policy.required) | {b.row.name for b in evidence.backends}
+    return Decision(
+        verdict=decide(findings, required),
+        findings=tuple(findings),
+        warnings=tuple(_warnings(policy, evidence, findings)),
+    )
+
+
+REQUIRED_CHECKS = frozenset(
+    {
+        Check.WORKER,
+        Check.IDENTITY,
+        Check.COVERAGE,
+        Check.CONTRACT,
+        Check.NON_FINITE,
+        Check.REPEATABILITY,
+        Check.BATCH,
+    }
+)
+"""What must be within for every candidate; besides, each of its outputs needs an error ratio or an exact comparison."""
+
+
+def decide(findings: Sequence[Finding], required: frozenset[str]) -> Verdict:
+    """Return the verdict: the strongest of refused, fail and inconclusive that is present, else perhaps pass.
+
+    Args:
+        findings: everything that was looked at.
+        required: backends that must have been judged.
+    """
+    statuses = {f.status for f in findings}
+    if Status.REFUSED in statuses:
+        return Verdict.REFUSED
+    if Status.EXCEEDED in statuses:
+        return Verdict.FAIL
+    if statuses != {Status.WITHIN} or not _is_complete(findings, required):
+        return Verdict.INCONCLUSIVE
+    return Verdict.PASS
+
+
+def _is_complete(findings: Sequence[Finding], required: frozenset[str]) -> bool:
+    """Whether every required backend has every required finding, and the run proved that it could fail."""
+    seen = {(f.backend, f.check) for f in findings}
+    candidates = required - {REFERENCE, BASELINE}
+    valued = all({(name, Check.ERROR_RATIO), (name, Check.EXACT)} & seen for name in candidates)
+    checked = all((name, check) in seen for name in candidates for check in REQUIRED_CHECKS)
+    return bool(candidates) and valued and checked and (None, Check.POWER) in seen
+
+
+# --- The model, before anything runs --------------------------------------------------------------------------
+
+
+def _judge_model(evidence: Evidence) -> Iterator[Finding]:
+    """Judge what the probe read off the model files."""
+    if evidence.facts is None:
+        yield _judge_outcome(evidence.probe, backend=None, what="the probe of the model file")
+        return
+    training = evidence.facts.training
+    yield Finding(
+        check=Check.TRAINING_MODE,
+        status=Status.EXCEEDED if training else Status.WITHIN,
+        message=(
+            f"the model was exported in training mode: {len(training)} operators are live, first {training[0]}"
+            if training
+            else "no dropout or batch statistics are live"
+        ),
+        hint="call model.eval() before torch.export.export or mlflow.pytorch.log_model" if training else None,
+    )
+    if evidence.onnx_required:
+        export = evidence.facts.export
+        reason = export.message if export else "no ONNX file was found and none was made"
+        yield Finding(
+            check=Check.EXPORT,
+            status=Status.WITHIN if evidence.has_onnx else Status.NOT_MEASURED,
+            message="there is an ONNX file to validate" if evidence.has_onnx else f"no ONNX file: {reason}",
+            hint=None if evidence.has_onnx else "name an ONNX file with --onnx, or make the model exportable",
+        )
+
+
+def _judge_calibration(policy: Policy, evidence: Evidence) -> Iterator[Finding]:
+    """Budgets measured on something else are stale, and a stale budget blocks."""
+    if policy.golden_digest is not None and policy.golden_digest != evidence.golden_digest:
+        yield Finding(
+            check=Check.BUDGET,
+            status=Status.NOT_MEASURED,
+            message=f"the policy wants golden {policy.golden_digest[:15]}, this is {evidence.golden_digest[:15]}",
+            hint="name the right golden dataset with --golden, or change the policy where it is protected",
+        )
+    calibration = policy.calibration
+    if calibration is None:
+        return
+    stale = [
+        f"{what}: measured for {wanted}, this is {found}"
+        for what, wanted, found in (
+            ("weights", calibration.weights, evidence.weights_digest),
+            ("golden dataset", calibration.golden, evidence.golden_digest),
+        )
+        if wanted is not None and wanted != found
+    ]
+    for backend in evidence.backends:
+        wanted = calibration.environment.get(backend.row.name, {})
+        found = backend.outcome.environment.fingerprint if isinstance(backend.outcome, Completed) else {}
+        stale += [
+            f"{backend.row.name} {key}: measured on {value}, this is {found.get(key, 'unknown')}"
+            for key, value in wanted.items()
+            if found.get(key) != value
+        ]
+    yield Finding(
+        check=Check.BUDGET,
+        status=Status.NOT_MEASURED if stale else Status.WITHIN,
+        message="the budgets are stale: " + "; ".join(stale) if stale else "the budgets were measured on this",
+        hint="measure the budgets again on this model, dataset and machine" if stale else None,
+    )
+
+
+def _judge_evidence(policy: Policy, evidence: Evidence) -> Iterator[Finding]:
+    """Too few samples, or a reference that is the same for all of them, prove nothing."""
+    enough = evidence.samples >= policy.samples_min
+    yield Finding(
+        check=Check.EVIDENCE,
+        metric="samples",
+        measured=evidence.samples,
+        limit=policy.samples_min,
+        status=Status.WITHIN if enough else Status.NOT_MEASURED,
+        message=f"{evidence.samples} golden samples, at least {policy.samples_min} are asked for",
+        hint=None if enough else "make a golden dataset with more samples: validator golden create",
+    )
+    weak = {name: v.weakness for name, v in evidence.variety.items() if v.weakness}
+    if evidence.variety and len(weak) == len(evidence.variety):
+        yield Finding(
+            check=Check.EVIDENCE,
+            status=Status.NOT_MEASURED,
+            message="the reference gives no evidence: " + "; ".join(f"output {n} {why}" for n, why in weak.items()),
+            hint="use golden samples on which the model's answers differ",
+        )
+
+
+# --- One backend ----------------------------------------------------------------------------------------------
+
+
+def _judge_backend(policy: Policy, evidence: Evidence, backend: BackendEvidence) -> list[Finding]:
+    """Judge one row: did it run, was it the row that was asked for, and what did it compute."""
+    name = backend.row.name
+    findings = [_judge_outcome(backend.outcome, backend=name, what=name)]
+    if not isinstance(backend.outcome, Completed):
+        return findings
+    findings.append(_judge_identity(backend.row, backend.outcome))
+    findings.append(_judge_repeatability(backend))
+    findings += _judge_batches(policy, evidence, backend)
+    if name == REFERENCE:
+        return findings
+    if backend.main is None:
+        return [*findings, _not_measured(Check.COVERAGE, name, "there is no reference to compare it with")]
+    findings += _judge_structure(evidence, backend, backend.main)
+    if name != BASELINE:
+        for output in backend.main.outputs.values():
+            findings += _judge_values(policy, evidence, backend.row, output)
+    return findings
+
+
+def _not_measured(check: Check, backend: str | None, message: str, *, hint: str | None = None) -> Finding:
+    return Finding(check=check, status=Status.NOT_MEASURED, message=message, backend=backend, hint=hint)
+
+
+def _judge_outcome(outcome: Outcome | None, *, backend: str | None, what: str) -> Finding:
+    """Say what became of a worker."""
+    check = Check.WORKER
+    match outcome:
+        case Completed():
+            return Finding(check=check, status=Status.WITHIN, message=f"{what} ran to its end", backend=backend)
+        case Declined(refusal=refusal):
+            return _judge_refusal(refusal.kind, f"{what}: {refusal.message}", backend, refusal.stage)
+        case Crashed(exit_status=status, samples=samples, log_tail=tail):
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status} and without proof"
+            last = f"; its last words: {tail.splitlines()[-1]}" if tail.strip() else ""
+            return _not_measured(
+                check,
+                backend,
+                f"{what} {how}, {samples} samples had arrived, none of them is judged{last}",
+                hint="a killed worker is usually out of memory: use a smaller batch_size in the policy",
+            )
+        case TimedOut(limit_s=limit_s, samples=samples):
+            return _not_measured(
+                check,
+                backend,
+                f"{what} was stopped after {limit_s:g} s, {samples} samples had arrived, none of them is judged",
+                hint="raise worker.deadline_s in the policy, or use fewer golden samples",
+            )
+        case Violated(what=violation):
+            return Finding(
+                check=check,
+                status=Status.REFUSED,
+                message=f"{what} broke the protocol: {violation}",
+                backend=backend,
+                hint="do not trust this model: its worker sent what an honest worker never sends",
+            )
+        case None:
+            return _not_measured(check, backend, f"{what} did not run")
+        case _:
+            assert_never(outcome)
+
+
+def _judge_refusal(kind: RefusalKind, message: str, backend: str | None, stage: str) -> Finding:
+    """Say whose fault it is that a worker declined."""
+    match kind:
+        case RefusalKind.UNAVAILABLE:
+            hint = "run where it is available, or let the policy require only what this machine has"
+            return _not_measured(Check.WORKER, backend, message, hint=hint)
+        case RefusalKind.FORMAT:
+            return Finding(check=Check.WORKER, status=Status.REFUSED, message=message, backend=backend)
+        case RefusalKind.MODEL:
+            measuring = backend in (None, REFERENCE, BASELINE)
+            status = Status.NOT_MEASURED if measuring else Status.EXCEEDED
+            where = f"{message} (while it should {stage})"
+            return Finding(check=Check.WORKER, status=status, message=where, backend=backend)
+        case _:
+            assert_never(kind)
+
+
+def _judge_identity(row: Backend, outcome: Completed) -> Finding:
+    """Compare what the worker read back from the libraries with what the row asks for."""
+    wanted, ran = expected_settings(row), outcome.environment.settings
+    wrong = [f"{k} asked {v}, ran {ran.get(k, 'unread')}" for k, v in wanted.items() if ran.get(k) != v]
+    if wrong:
+        return _not_measured(
+            Check.IDENTITY, row.name, f"{row.name} did not run as asked: " + "; ".join(wrong),
+            hint="another backend ran than the one whose name is on the row; see the worker's environment",
+        )  # fmt: skip
+    message = f"{len(wanted)} of {len(wanted)} settings read back as asked"
+    return Finding(check=Check.IDENTITY, status=Status.WITHIN, message=message, backend=row.name)
+
+
+def _judge_repeatability(backend: BackendEvidence) -> Finding:
+    """Hold a first run against a second, same shapes, same process: bitwise where the row promises it."""
+    name, repeat = backend.row.name, backend.repeat
+    if repeat is None or not (repeat.samples > 0):
+        return _not_measured(Check.REPEATABILITY, name, f"{name} was not run twice")
+    unequal = sum(o.unequal for o in repeat.outputs.values())
+    bitwise = unequal == 0 and not repeat.structure
+    if bitwise:
+        message = f"bitwise the same twice over {repeat.samples} samples"
+        return Finding(
+            check=Check.REPEATABILITY, status=Status.WITHIN, message=message, backend=name, measured=0.0, limit=0.0
+        )
+    message = f"{name} gave other values the second time: {unequal:,} of {repeat.elements:,} elements differ"
+    promised = backend.row.is_repeatable_by_contract
+    return Finding(
+        check=Check.REPEATABILITY,
+        status=Status.EXCEEDED if promised else Status.WITHIN,
+        message=message if promised else f"{message}; the row does not promise otherwise",
+        backend=name,
+        metric="unequal elements",
+        measured=unequal,
+        limit=0.0 if promised else None,
+        hint="look for random operators, state that forward changes, or atomics" if promised else None,
+    )
+
+
+def _judge_batches(policy: Policy, evidence: Evidence, backend: BackendEvidence) -> Iterator[Finding]:
+    """Other batch sizes of the same backend, against its own main run."""
+    name = backend.row.name
+    static = evidence.facts.static_batch if evidence.facts else None
+    if static is not None:
+        admitted = policy.checks.batch_invariance == "if-dynamic"
+        yield Finding(
+            check=Check.BATCH,
+            status=Status.WITHIN if admitted else Status.NOT_MEASURED,
+            message=f"the program accepts batch {static} only, so batch invariance is not measurable"
+            + ("; the policy admits that" if admitted else ""),
+            backend=name,
+            hint=None
+            if admitted
+            else 'export with a dynamic batch, or set checks.batch_invariance = "if-dynamic" in the policy',
+        )
+        return
+    planned = frozenset(policy.checks.batch_sizes) - {deployed_batch(policy, backend.row)}
+    measured = {size for size, comparison in backend.batches if comparison.samples > 0}
+    if missing := planned - measured:
+        yield _not_measured(Check.BATCH, name, f"{name} was not run at batch {', '.join(map(str, sorted(missing)))}")
+    for size, comparison in backend.batches:
+        yield from _judge_batch(policy, evidence, backend, size, comparison)
+    if not planned:
+        message = f"the policy names no batch size besides {deployed_batch(policy, backend.row)}"
+        yield Finding(check=Check.BATCH, status=Status.WITHIN, message=message, backend=name)
+
+
+def deployed_batch(policy: Policy, row: Backend) -> int:
+    """Batch size of the main run of a row."""
+    return row.batch_size or policy.batch_size
+
+
+def _judge_batch(
+    policy: Policy, evidence: Evidence, backend: BackendEvidence, size: int, comparison: Comparison
+) -> Iterator[Finding]:
+    """One other batch size. In fp64 any dependence is the model's own; elsewhere it must stay within the budget."""
+    name = backend.row.name
+    for difference in comparison.structure:
+        what = f"batch {size}: output {difference.output} {difference.what}"
+        yield Finding(check=Check.BATCH, status=Status.EXCEEDED, message=what, backend=name, sample=difference.sample)
+    for output in comparison.outputs.values():
+        if output.kind in ("integer", "bool") and output.unequal:
+            yield Finding(
+                check=Check.BATCH,
+                status=Status.EXCEEDED,
+                message=f"{output.unequal:,} of {output.elements:,} elements differ at batch {size}",
+                backend=name,
+                output=output.name,
+            )
+            continue
+        summary = output.summary
+        if name == REFERENCE:
+            dependence = divide_by_floor(summary.rms, [summary.rms_reference])
+            limit, metric = BATCH_DEPENDENCE_LIMIT, "RMS difference over RMS"
+            hint = "the model looks at its batch mates: train-mode normalisation, a wrong mask or a baked shape"
+        else:
+            floors = noise_floors(evidence, backend.row, output.name)
+            if floors is None:
+                yield _not_measured(Check.BATCH, name, f"{name}: no noise floor for output {output.name}")
+                continue
+            dependence = divide_by_floor(summary.rms, floors)
+            limit, metric = policy.limits_for(backend.row, output.name).error_ratio, f"error ratio at batch {size}"
+            hint = "a kernel of this backend gives another answer at this batch size"
+        within = dependence <= limit
+        yield Finding(
+            check=Check.BATCH,
+            status=Status.WITHIN if within else Status.EXCEEDED,
+            message=f"batch {size} against {deployed_batch(policy, backend.row)}",
+            backend=name,
+            output=output.name,
+            metric=metric,
+            measured=dependence,
+            limit=limit,
+            sample=summary.worst_sample,
+            hint=None if within else hint,
+        )
+
+
+def noise_floors(evidence: Evidence, row: Backend, output: str) -> list[float] | None:
+    """Return the floors that an RMS error of this row is divided by, or None where the baseline is missing."""
+    baseline = baseline_summary(evidence, row, output)
+    scale = _own_summary(evidence, row.name, output)
+    if scale is None or (row.baseline is not None and baseline is None):
+        return None
+    return [UNIT_ROUNDOFF[row.precision] * scale.rms_reference, *([baseline.rms] if baseline else [])]
+
+
+def baseline_summary(evidence: Evidence, row: Backend, output: str) -> ErrorSummary | None:
+    """Return the errors of a row's baseline for one output."""
+    return _own_summary(evidence, row.baseline, output) if row.baseline else None
+
+
+def _own_summary(evidence: Evidence, name: str, output: str) -> ErrorSummary | None:
+    """Return a backend's errors against the reference for one output."""
+    for backend in evidence.backends:
+        if backend.row.name == name and backend.main is not None and output in backend.main.outputs:
+            return backend.main.outputs[output].summary
+    return None
+
+
+def _judge_structure(evidence: Evidence, backend: BackendEvidence, main: Comparison) -> Iterator[Finding]:
+    """Contract, coverage and the positions of non-finite values."""
+    name = backend.row.name
+    for difference in main.structure:
+        yield Finding(
+            check=Check.CONTRACT,
+            status=Status.EXCEEDED,
+            message=f"output {difference.output or '(all)'}: {difference.what}",
+            backend=name,
+            output=difference.output or None,
+            sample=difference.sample,
+        )
+    if not main.structure:
+        message = f"{len(main.outputs)} outputs agree in name, dtype kind and shape"
+        yield Finding(check=Check.CONTRACT, status=Status.WITHIN, message=message, backend=name)
+    complete = main.samples == evidence.samples and main.elements > 0
+    yield Finding(
+        check=Check.COVERAGE,
+        status=Status.WITHIN if complete else Status.NOT_MEASURED,
+        message=f"{main.samples:,} of {evidence.samples:,} samples and {main.elements:,} elements compared",
+        backend=name,
+        measured=main.samples,
+        limit=evidence.samples,
+    )
+    mismatches = sum(o.nonfinite_mismatches for o in main.outputs.values())
+    worst = max(main.outputs.values(), key=lambda o: o.nonfinite_mismatches, default=None)
+    first = None
+    if mismatches and worst is not None:
+        first = int(worst.rows["sample"][worst.rows["nonfinite_mismatches"] > 0][0])
+    yield Finding(
+        check=Check.NON_FINITE,
+        status=Status.WITHIN if mismatches == 0 else Status.EXCEEDED,
+        message=(
+            f"{mismatches:,} of {main.elements:,} elements are NaN or infinite on one side only"
+            if mismatches
+            else "NaN and infinities stand in the same places"
+        ),
+        backend=name,
+        output=worst.name if mismatches and worst else None,
+        sample=first,
+        measured=mismatches,
+        limit=0.0,
+    )
+
+
+def _judge_values(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Iterator[Finding]:
+    """Integers and booleans exactly; everything else by the four error ratios."""
+    if output.kind in ("integer", "bool"):
+        yield Finding(
+            check=Check.EXACT,
+            status=Status.WITHIN if output.unequal == 0 else Status.EXCEEDED,
+            message=f"{output.unequal:,} of {output.elements:,} elements differ, {output.kind} outputs must be equal",
+            backend=row.name,
+            output=output.name,
+            measured=output.unequal,
+            limit=0.0,
+        )
+        return
+    if noise_floors(evidence, row, output.name) is None:
+        yield _not_measured(Check.ERROR_RATIO, row.name, f"the baseline {row.baseline} gave no noise floor")
+        return
+    summary = output.summary
+    ratios = error_ratios(
+        summary,
+        baseline_summary(evidence, row, output.name),
+        unit_roundoff=UNIT_ROUNDOFF[row.precision],
+    )
+    yield from judge_ratios(row, output.name, ratios, policy.limits_for(row, output.name), summary)
+
+
+def judge_ratios(
+    row: Backend, output: str, ratios: ErrorRatios, limits: Limits, summary: ErrorSummary
+) -> Iterator[Finding]:
+    """Hold the four error ratios of one output against its limits."""
+    worst_element = summary.worst.sample if summary.worst else None
+    for metric, measured, limit, sample in (
+        ("error ratio", ratios.pooled, limits.error_ratio, summary.worst_sample),
+        ("error ratio p99", ratios.p99, limits.error_ratio_p99, summary.worst_sample),
+        ("error ratio, worst sample", ratios.worst_sample, limits.error_ratio_max, summary.worst_sample),
+        ("error ratio, worst element", ratios.element, limits.error_ratio_element, worst_element),
+    ):
+        within = measured <= limit
+        yield Finding(
+            check=Check.ERROR_RATIO,
+            status=Status.WITHIN if within else Status.EXCEEDED,
+            message=f"{metric} of {row.name} ({row.precision})",
+            backend=row.name,
+            output=output,
+            metric=metric,
+            measured=measured,
+            limit=limit,
+            sample=sample,
+        )
+
+
+# --- The run as a whole ---------------------------------------------------------------------------------------
+
+
+def _judge_control(control: Control | None) -> Finding:
+    """Require that the run proved that it could fail."""
+    if control is None:
+        return _not_measured(Check.POWER, None, "no negative control could be run: there was nothing to perturb")
+    return Finding(
+        check=Check.POWER,
+        status=Status.WITHIN if control.caught else Status.NOT_MEASURED,
+        message=f"{control.backend}, output {control.output} moved to {control.moved_to / control.limit:.3g} times its "
+        f"limit was {'caught' if control.caught else 'not caught: this run was unable to fail'}",
+        measured=control.moved_to,
+        limit=control.limit,
+    )
+
+
+def _warnings(policy: Policy, evidence: Evidence, findings: Sequence[Finding]) -> Iterator[Caution]:
+    """Say what a reader should know, whatever the verdict."""
+    for name, variety in evidence.variety.items():
+        if variety.weakness and not all(v.weakness for v in evidence.variety.values()):
+            yield Caution(code="evidence", message=f"output {name} {variety.weakness}: it proves little")
+    for finding in findings:
+        if (
+            finding.check is Check.ERROR_RATIO
+            and finding.status is Status.WITHIN
+            and finding.metric == "error ratio"
+            and finding.measured is not None
+            and finding.limit is not None
+            and finding.measured > finding.limit / 2
+        ):
+            used = finding.measured / finding.limit
+            yield Caution(
+                code="headroom",
+                message=f"{finding.backend}, {finding.output}: {used:.0%} of the budget is used",
+            )
+    for backend in evidence.backends:
+        if backend.main is not None and backend.main.unattributed:
+            names = ", ".join(backend.main.unattributed)
+            yield Caution(code="batch", message=f"{backend.row.name}: outputs {names} belong to no single sample")
+    yield from _ill_conditioned(evidence)
+    if policy.formats.pickle:
+        yield Caution(code="sandbox", message="the policy admits pickles and no sandbox holds the worker")
+
+
+ILL_CONDITIONED = 1e-3
+"""Baseline error over RMS from which rounding, and not an export, may decide what the model answers."""
+
+
+def _ill_conditioned(evidence: Evidence) -> Iterator[Caution]:
+    """Find outputs whose baseline is itself far from fp64: rounding is amplified, and no export is to blame."""
+    for backend in evidence.backends:
+        if backend.row.name != BASELINE or backend.main is None:
+            continue
+        for output in backend.main.outputs.values():
+            summary = output.summary
+            share = divide_by_floor(summary.rms, [summary.rms_reference])
+            if output.kind not in ("integer", "bool") and not (share <= ILL_CONDITIONED):
+                yield Caution(
+                    code="ill-conditioned",
+                    message=f"output {output.name}: eager fp32 itself is {share:.1%} of the RMS away from fp64",
+                )

@@ -1,0 +1,265 @@
+"""Numbers about two arrays. Facts only: no limit is known here, nothing is decided.
+
+Everything is computed in float64 and per sample, and pooled with `math.fsum` over samples, so that the result does not
+depend on how the samples were cut into frames or in which order they came.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+HISTOGRAM_BUCKETS = 1 << 15
+"""float32 bit patterns of non-negative numbers, shifted right by 16: 8 exponent and 7 significand bits."""
+
+SAMPLE_ROW = np.dtype(
+    [
+        ("sample", np.int64),
+        ("elements", np.int64),
+        ("compared", np.int64),
+        ("sum_sq_error", np.float64),
+        ("sum_sq_reference", np.float64),
+        ("sum_sq_candidate", np.float64),
+        ("dot", np.float64),
+        ("max_abs_error", np.float64),
+        ("max_abs_reference", np.float64),
+        ("worst_index", np.int64),
+        ("worst_reference", np.float64),
+        ("worst_candidate", np.float64),
+        ("nonfinite_mismatches", np.int64),
+        ("unequal", np.int64),
+        ("top1_flip", np.int64),
+        ("margin", np.float64),
+    ]
+)
+"""One row per sample and output. `compared` counts the elements finite on both sides; sums and maxima are over those.
+`worst_index` is a flat index into the sample's output. `unequal` counts elements whose values differ, NaN equal to NaN.
+`top1_flip` is -1 where the output is no vector of scores; `margin` is the reference's best minus second best score."""
+
+Rows = npt.NDArray[np.void]
+
+
+def as_float64(values: Array) -> Floats:
+    """Return any real or boolean array as float64; complex numbers as (..., 2) of real and imaginary part."""
+    if np.iscomplexobj(values):
+        values = np.stack([values.real, values.imag], axis=-1)
+    return values.astype(np.float64, copy=False)
+
+
+def sample_rows(first_sample: int, reference: Array, candidate: Array) -> Rows:
+    """Measure a candidate against the reference, sample by sample.
+
+    Args:
+        first_sample: index of the first row's sample.
+        reference: shape (samples, *output).
+        candidate: the same shape.
+
+    Returns:
+        `SAMPLE_ROW` records, shape (samples,). An element that is NaN or infinite on one side only, or infinite with
+        another sign, is a `nonfinite_mismatch` and no error; equal non-finite values are neither.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if reference.shape != candidate.shape:
+        raise ValueError(f"shapes {reference.shape} and {candidate.shape} cannot be compared")
+    rows = np.zeros(len(reference), SAMPLE_ROW)
+    y = as_float64(reference).reshape(len(reference), -1)
+    c = as_float64(candidate).reshape(len(reference), -1)
+    finite = np.isfinite(y) & np.isfinite(c)
+    y_finite, c_finite = np.where(finite, y, 0.0), np.where(finite, c, 0.0)
+    error = np.abs(c_finite - y_finite)
+    rows["sample"] = np.arange(first_sample, first_sample + len(reference))
+    rows["elements"] = y.shape[1]
+    rows["compared"] = finite.sum(axis=1)
+    rows["sum_sq_error"] = (error * error).sum(axis=1)
+    rows["sum_sq_reference"] = (y_finite * y_finite).sum(axis=1)
+    rows["sum_sq_candidate"] = (c_finite * c_finite).sum(axis=1)
+    rows["dot"] = (y_finite * c_finite).sum(axis=1)
+    rows["nonfinite_mismatches"] = (~finite & ~_same_nonfinite(y, c)).sum(axis=1)
+    rows["unequal"] = ((y != c) & ~(np.isnan(y) & np.isnan(c))).sum(axis=1)
+    rows["top1_flip"] = -1
+    if y.shape[1]:
+        worst = error.argmax(axis=1)
+        at = np.arange(len(reference)), worst
+        rows["max_abs_error"] = error[at]
+        rows["max_abs_reference"] = np.abs(y_finite).max(axis=1)
+        rows["worst_index"], rows["worst_reference"], rows["worst_candidate"] = worst, y[at], c[at]
+    if reference.ndim == 2 and reference.shape[1] > 1:
+        rows["top1_flip"] = y.argmax(axis=1) != c.argmax(axis=1)
+        best = np.partition(y_finite, -2, axis=1)[:, -2:]
+        rows["margin"] = best[:, 1] - best[:, 0]
+    return rows
+
+
+def _same_nonfinite(y: Floats, c: Floats) -> npt.NDArray[np.bool_]:
+    """Where both are NaN, or both the same infinity."""
+    return np.asarray((np.isnan(y) & np.isnan(c)) | (np.isinf(y) & (y == c)))
+
+
+def error_histogram(reference: Array, candidate: Array) -> Counts:
+    """Count absolute errors in buckets of relative width 2^-7, exactly mergeable by addition.
+
+    Only elements finite on both sides are counted. Bucket i holds the float32 numbers whose bits, shifted right
+    by 16, are i.
+    """
+    error = np.abs(as_float64(candidate) - as_float64(reference)).ravel()
+    error = error[np.isfinite(error)]
+    clipped = np.minimum(error, np.finfo(np.float32).max).astype(np.float32)
+    return np.bincount(clipped.view(np.uint32) >> 16, minlength=HISTOGRAM_BUCKETS).astype(np.int64)
+
+
+def histogram_quantile(histogram: Counts, share: float) -> float:
+    """Return the upper edge of the bucket that holds the given quantile: at most 0.8 % too large, never too small.
+
+    NaN where nothing was counted.
+    """
+    total = int(histogram.sum())
+    if total == 0:
+        return math.nan
+    rank = min(total, max(1, math.ceil(share * total)))
+    bucket = int(np.searchsorted(np.cumsum(histogram), rank))
+    if bucket == 0:
+        return 0.0
+    return float(np.uint32(((bucket + 1) << 16) - 1).view(np.float32))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstElement:
+    """The element with the largest absolute error."""
+
+    sample: int
+    index: int
+    """Flat, within the sample's output."""
+    reference: float
+    candidate: float
+
+    @property
+    def abs_error(self) -> float:
+        """In the output's own unit."""
+        return abs(self.candidate - self.reference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorSummary:
+    """Error of one output over the golden dataset, in the output's own unit."""
+
+    rms: float
+    """sqrt(sum of squared errors / elements)."""
+    sample_p99: float
+    """99th percentile over samples of the sample's RMS error; the next larger sample where it falls between two."""
+    sample_max: float
+    element_max: float
+    rms_reference: float
+    sample_p99_reference: float
+    sample_max_reference: float
+    element_max_reference: float
+    worst: WorstElement | None
+    worst_sample: int | None
+    """The sample with the largest RMS error."""
+
+
+def summarize(rows: Rows) -> ErrorSummary:
+    """Pool the rows of one output. NaN everywhere where no element was compared, so that no limit admits it."""
+    compared = int(rows["compared"].sum())
+    if compared == 0:
+        nan = math.nan
+        return ErrorSummary(
+            rms=nan, sample_p99=nan, sample_max=nan, element_max=nan, rms_reference=nan, sample_p99_reference=nan,
+            sample_max_reference=nan, element_max_reference=nan, worst=None, worst_sample=None,
+        )  # fmt: skip
+    rows = np.sort(rows[rows["compared"] > 0], order="sample")
+    error, reference = _sample_rms(rows, "sum_sq_error"), _sample_rms(rows, "sum_sq_reference")
+    worst = rows[int(rows["max_abs_error"].argmax())]
+    return ErrorSummary(
+        rms=math.sqrt(math.fsum(rows["sum_sq_error"]) / compared),
+        sample_p99=_upper_quantile(error, 0.99),
+        sample_max=float(error.max()),
+        element_max=float(rows["max_abs_error"].max()),
+        rms_reference=math.sqrt(math.fsum(rows["sum_sq_reference"]) / compared),
+        sample_p99_reference=_upper_quantile(reference, 0.99),
+        sample_max_reference=float(reference.max()),
+        element_max_reference=float(rows["max_abs_reference"].max()),
+        worst=WorstElement(
+            sample=int(worst["sample"]),
+            index=int(worst["worst_index"]),
+            reference=float(worst["worst_reference"]),
+            candidate=float(worst["worst_candidate"]),
+        ),
+        worst_sample=int(rows["sample"][int(error.argmax())]),
+    )
+
+
+def _sample_rms(rows: Rows, field: str) -> Floats:
+    """RMS per sample of a sum of squares."""
+    return np.sqrt(rows[field] / rows["compared"])  # type: ignore[no-any-return]
+
+
+def _upper_quantile(values: Floats, share: float) -> float:
+    """Smallest value that at least `share` of the values do not exceed."""
+    return float(np.sort(values)[max(0, math.ceil(share * len(values)) - 1)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRatios:
+    """Error over the noise floor, four ways, because a pooled number dilutes."""
+
+    pooled: float
+    p99: float
+    worst_sample: float
+    element: float
+
+
+def error_ratios(candidate: ErrorSummary, baseline: ErrorSummary | None, *, unit_roundoff: float) -> ErrorRatios:
+    """Divide a candidate's error by the noise floor.
+
+        E = rms(c - y64) / max(rms(b - y64), u * rms(y64))
+
+    and likewise for the 99th percentile over samples, the worst sample and the largest element. The second term is the
+    least error that the candidate's precision can be asked for; it also keeps E finite where the baseline is exact.
+
+    Args:
+        candidate: errors of the candidate against the fp64 reference.
+        baseline: errors of the baseline against the same reference; None: the unit roundoff alone is the floor.
+        unit_roundoff: u of the candidate's precision class.
+
+    Returns:
+        Dimensionless ratios; 0 where candidate and floor are both 0, inf where only the floor is, NaN from NaN.
+    """
+    pairs = {
+        "pooled": ("rms", "rms_reference"),
+        "p99": ("sample_p99", "sample_p99_reference"),
+        "worst_sample": ("sample_max", "sample_max_reference"),
+        "element": ("element_max", "element_max_reference"),
+    }
+    ratios: dict[str, float] = {}
+    for name, (field, scale) in pairs.items():
+        error = getattr(candidate, field)
+        floors = [
+            unit_roundoff * getattr(candidate, scale),
+            *([getattr(baseline, field)] if baseline else []),
+        ]
+        ratios[name] = divide_by_floor(error, floors)
+    return ErrorRatios(**ratios)
+
+
+def divide_by_floor(error: float, floors: Sequence[float]) -> float:
+    """Return error / max(floors): 0 for 0 over 0, inf for an error over 0, NaN where anything is NaN."""
+    if math.isnan(error) or any(math.isnan(f) for f in floors):
+        return math.nan
+    floor = max(floors)
+    if floor == 0:
+        return 0.0 if error == 0 else math.inf
+    return error / floor
+
+
+def cosine(rows: Rows) -> float:
+    """Cosine between reference and candidate over all samples. Shown because users expect it; blind to small faults."""
+    scale = math.sqrt(math.fsum(rows["sum_sq_reference"])) * math.sqrt(math.fsum(rows["sum_sq_candidate"]))
+    return math.fsum(rows["dot"]) / scale if scale else math.nan

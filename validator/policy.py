@@ -1,0 +1,241 @@
+"""The policy: which backends must agree, how closely, on which evidence. Strict parsing, one digest, no I/O.
+
+A policy is read from a protected place, never from the change under review. Anyone may tighten what it says; a file that cannot be understood to the last key is an error, because a misspelt limit would otherwise be no limit.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from validator.backends.catalog import BASELINE, CATALOG, REFERENCE, Backend, Precision, find_backend
+from validator.errors import PolicyError
+from validator.manifest import digest_of
+
+Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """Closed, immutable, finite: TOML can spell `limit = inf`, and a budget must be able to fail."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Limits(Strict):
+    """The most that each error ratio may reach."""
+
+    error_ratio: Limit
+    error_ratio_p99: Limit
+    error_ratio_max: Limit
+    error_ratio_element: Limit
+
+    @classmethod
+    def from_ratio(cls, error_ratio: float) -> Self:
+        """Derive the others from the pooled limit K: 1.5 K for the worst samples, 2 K for the worst element.
+
+        The 99th percentile shares the worst sample's limit: below 100 samples they are the same number.
+        """
+        return cls(
+            error_ratio=error_ratio,
+            error_ratio_p99=1.5 * error_ratio,
+            error_ratio_max=1.5 * error_ratio,
+            error_ratio_element=2 * error_ratio,
+        )
+
+
+DEFAULT_RATIO = MappingProxyType(
+    {Precision.IEEE: 10.0, Precision.TF32: 2.0, Precision.FP16: 2.0, Precision.BF16: 2.0, Precision.FP64: 10.0}
+)
+"""K of a row with a baseline of its own precision, where nothing was calibrated."""
+
+DEFAULT_RATIO_FLOOR = 10.0
+"""K of a row without a baseline, which is held against the unit roundoff of its precision alone."""
+
+BATCH_DEPENDENCE_LIMIT = 2.0**-30
+"""Largest RMS difference, relative to the output's RMS, that batch sizes may make in fp64. Healthy models stay below
+1e-13, because only the order of summation changes; a model that looks at its batch mates is above 1e-6."""
+
+
+class Budget(Strict):
+    """Limits for one backend, or one output of it. What is not given follows from `error_ratio`."""
+
+    backend: str
+    output: str | None = None
+    """None: every output that has no budget of its own."""
+    error_ratio: Limit
+    error_ratio_p99: Limit | None = None
+    error_ratio_max: Limit | None = None
+    error_ratio_element: Limit | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """All four limits."""
+        given = {k: v for k, v in self.model_dump().items() if k.startswith("error_ratio") and v is not None}
+        return Limits(**(Limits.from_ratio(self.error_ratio).model_dump() | given))
+
+
+class Formats(Strict):
+    """Which model formats may be opened at all."""
+
+    pickle: bool = False
+    """Pickled modules and TorchScript: loading them runs the author's code."""
+
+
+class WorkerLimits(Strict):
+    """How long a worker may take."""
+
+    deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 1_800.0
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """CPU threads of every worker; None: what the machine lends this process."""
+
+
+class Checks(Strict):
+    """How the optional measurements are taken."""
+
+    repeat_samples: Annotated[int, Field(ge=1)] = 32
+    """Samples that every backend runs twice in one process."""
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1,), strict=False)
+    """Batch sizes held against the deployed one."""
+    batch_samples: Annotated[int, Field(ge=1)] = 16
+    """Samples that every other batch size runs."""
+    batch_invariance: Literal["required", "if-dynamic"] = "required"
+    """`if-dynamic` admits a program that accepts one batch size only; it is then reported, not measured."""
+
+
+class Calibration(Strict):
+    """What the budgets were measured on. Anything else than this makes them stale, which blocks."""
+
+    weights: str | None = None
+    golden: str | None = None
+    environment: dict[str, dict[str, str]] = {}
+    """Backend -> fingerprint key -> value."""
+
+
+class Policy(Strict):
+    """Everything that decides a verdict besides the measurements."""
+
+    schema_version: Literal[1] = 1
+    required: tuple[str, ...] = Field(
+        default=("eager-cpu", "eager-cuda", "cudnn-deterministic", "onnxruntime-gpu"), strict=False
+    )
+    golden: str | None = None
+    """Folder or `models:/...` URI of the golden dataset."""
+    golden_digest: str | None = None
+    """The only golden dataset that counts."""
+    samples_min: Annotated[int, Field(ge=1)] = 8
+    batch_size: Annotated[int, Field(ge=1)] = 32
+    """Deployed batch size."""
+    formats: Formats = Formats()
+    checks: Checks = Checks()
+    worker: WorkerLimits = WorkerLimits()
+    backends: dict[str, dict[str, Any]] = {}
+    """Rows of the user's own: `like` names a row to start from, every other key is a knob."""
+    budget: tuple[Budget, ...] = Field(default=(), strict=False)
+    calibration: Calibration | None = None
+
+    @model_validator(mode="after")
+    def _be_consistent(self) -> Self:
+        """Refuse what would silently mean nothing."""
+        if not self.required:
+            raise ValueError("required is empty: a check that compares nothing would pass")
+        if unusable := {REFERENCE} & set(self.required):
+            raise ValueError(f"{', '.join(unusable)} is what candidates are measured against, not a candidate")
+        if not set(self.required) - {BASELINE}:
+            raise ValueError(f"required names only {BASELINE}, the baseline: there is nothing to compare it with")
+        rows = self.rows
+        for name in self.required:
+            find_backend(name, rows)
+        seen: set[tuple[str, str | None]] = set()
+        for budget in self.budget:
+            row = find_backend(budget.backend, rows)
+            if row.name in (REFERENCE, BASELINE):
+                raise ValueError(f"{row.name} has no budget: it is the measure, not a candidate")
+            if (key := (budget.backend, budget.output)) in seen:
+                raise ValueError(f"two budgets for {budget.backend}, output {budget.output or 'any'}")
+            seen.add(key)
+        return self
+
+    @property
+    def rows(self) -> dict[str, Backend]:
+        """The user's own backends.
+
+        Raises:
+            PolicyError: a row that starts from an unknown one, or has an unknown or impossible knob.
+        """
+        rows: dict[str, Backend] = {}
+        for name, given in self.backends.items():
+            if name in CATALOG:
+                raise PolicyError(f"[backends.{name}] would redefine a built-in backend", hint="give it another name")
+            knobs = dict(given)
+            like = knobs.pop("like", None)
+            start = find_backend(like, rows).model_dump(exclude={"summary"}) if isinstance(like, str) else {}
+            try:
+                rows[name] = Backend.model_validate({"summary": f"like {like}", **start, **knobs, "name": name})
+            except ValidationError as error:
+                raise PolicyError(f"[backends.{name}]: {describe(error)}") from error
+            if rows[name].baseline is not None:
+                find_backend(rows[name].baseline or "", rows)
+        return rows
+
+    @property
+    def digest(self) -> str:
+        """`sha256:<hex>` of what the policy says, defaults included; comments and layout do not count."""
+        return digest_of(self.model_dump(mode="json"))
+
+    def limits_for(self, row: Backend, output: str) -> Limits:
+        """Return the limits of one backend's output: its own budget, the backend's, or the class's default."""
+        budgets = {(b.backend, b.output): b.limits for b in self.budget}
+        for key in ((row.name, output), (row.name, None)):
+            if key in budgets:
+                return budgets[key]
+        return Limits.from_ratio(DEFAULT_RATIO_FLOOR if row.baseline is None else DEFAULT_RATIO[row.precision])
+
+
+BUILT_IN: Mapping[str, Policy] = MappingProxyType(
+    {
+        "default": Policy(),
+        "cpu": Policy(required=("eager-cpu", "onnxruntime-cpu")),
+    }
+)
+"""Policies that need no file. `default` asks for all four backends of a GPU deployment and is never weakened by what
+the machine happens to lack; `cpu` is for models that are served on CPUs."""
+
+
+def parse_policy(text: str, *, origin: str) -> Policy:
+    """Read a policy from TOML.
+
+    Args:
+        text: the file's content.
+        origin: how messages call it.
+
+    Raises:
+        PolicyError: not TOML, an unknown key, a limit that is not a positive finite number, or a contradiction. All
+            faults are named together.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PolicyError(f"{origin} is not TOML: {error}") from error
+    try:
+        policy = Policy.model_validate(document)
+    except ValidationError as error:
+        raise PolicyError(f"{origin}: {describe(error)}", hint="every key is listed in docs/policy.md") from error
+    return policy
+
+
+def describe(error: ValidationError) -> str:
+    """Say all faults of a document in one line."""
+    return "; ".join(_describe_fault(fault) for fault in error.errors())
+
+
+def _describe_fault(fault: Any) -> str:
+    """Say one fault: where, and what is wrong with the value."""
+    where = ".".join(str(part) for part in fault["loc"])
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "extra_forbidden":
+        return f"unknown key {where}"
+    if fault["type"] in ("finite_number", "greater_than", "greater_than_equal", "float_type"):
+        return f"{where} = {fault['input']} is not a limit that can fail: {message[0].lower()}{message[1:]}"
+    return f"{where}: {message}" if where else message
