@@ -1,0 +1,252 @@
+"""Opening a registry, asking whether it is there, and turning what MLflow raises into our errors."""
+
+import http.client
+import logging
+import os
+import re
+import sqlite3
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from validator.errors import CouldNotRun, RegistryUnreachable, RegistryUnset, UriError, ValidatorError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+ENVIRONMENT = {
+    # Both names of one switch: until 3.17 and from 3.18. The default of both is to run code from a model.
+    "MLFLOW_ALLOW_MODEL_CODE_EXECUTION": "false",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # 13 s until a dead host is given up; MLflow's own 7 times 120 s come to minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+}
+USER_MAY_SET = frozenset({"MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_LOGGING_LEVEL"})
+PROBE_TIMEOUT_S = 5.0
+PROBE_PAUSE_S = 1.0
+
+MISSING = frozenset({"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"})
+_UNUSABLE = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
+_DENIED = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"})
+_MESSAGE_LIMIT = 300
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """A client, and the URIs it was made from."""
+
+    tracking_uri: str
+    registry_uri: str
+    client: "MlflowClient"
+
+    @property
+    def shown(self) -> str:
+        """The registry's URI for people."""
+        return strip_credentials(self.registry_uri)
+
+    def probe(self) -> None:
+        """Ask within seconds whether both servers are there; a call of MLflow's own would retry for much longer.
+
+        Raises:
+            RegistryUnset: the database file does not exist. MLflow would create an empty one.
+            RegistryUnreachable: nobody answers, or the file is no database.
+        """
+        for uri in dict.fromkeys((self.registry_uri, self.tracking_uri)):
+            probe_uri(uri)
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Map whatever MLflow and the libraries below it raise; `what` reads as "while ..."."""
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except MlflowException as error:
+            raise translate(error, self.shown, what) from error
+        except (SQLAlchemyError, sqlite3.Error, http.client.HTTPException) as error:
+            raise unreachable(self.shown, what, error) from error
+        except OSError as error:
+            # requests' exceptions are OSErrors without an errno, and mean the network.
+            if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
+                raise unreachable(self.shown, what, error) from error
+            raise CouldNotRun(f"{error.strerror or 'failed'} while {what}", hint=_file_of(error)) from error
+
+    def look_up(self, what: str, call: Callable[[], T]) -> T | None:
+        """Return what the call returns, or None where MLflow says that there is no such thing."""
+        from mlflow.exceptions import MlflowException
+
+        with self.doing(what):
+            try:
+                return call()
+            except MlflowException as error:
+                if error.error_code in MISSING:
+                    return None
+                raise
+
+
+def prepare_environment() -> None:
+    """Set MLflow's switches for this process. Call before the first import of mlflow: some are read only then.
+
+    The security switches are set whatever the user's environment says; timeouts and the log level only if unset.
+    """
+    for name, value in ENVIRONMENT.items():
+        if name in USER_MAY_SET:
+            os.environ.setdefault(name, value)
+        else:
+            os.environ[name] = value
+
+
+def silence_libraries() -> None:
+    """Keep what MLflow and Alembic log or print out of our terminal. What matters comes as an exception."""
+    from mlflow.utils.logging_utils import disable_logging
+
+    disable_logging()  # type: ignore[no-untyped-call]  # mlflow has no types there
+    for name in ("mlflow", "alembic", "urllib3", "sqlalchemy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def connect(*, tracking_uri: str | None, registry_uri: str | None, cwd: Path) -> Connection:
+    """Make a client from the arguments, else from MLflow's variables, else from `./mlflow.db` if it exists.
+
+    Raises:
+        RegistryUnset: none of them names a registry.
+        UriError: a URI that MLflow has no store for.
+    """
+    default = cwd / "mlflow.db"
+    tracking = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or None
+    if tracking is None and default.is_file():
+        tracking = f"sqlite:///{default.resolve()}"
+    registry = registry_uri or os.environ.get("MLFLOW_REGISTRY_URI") or tracking
+    if tracking is None or registry is None:
+        raise RegistryUnset(
+            "no registry is set, and ./mlflow.db does not exist",
+            hint='set MLFLOW_TRACKING_URI, or run "validator demo" to try it without one',
+        )
+    prepare_environment()
+    from mlflow import MlflowClient
+
+    silence_libraries()
+    return Connection(tracking_uri=tracking, registry_uri=registry, client=MlflowClient(tracking, registry))
+
+
+def strip_credentials(uri: str) -> str:
+    """Return a URI without user, password, query and fragment."""
+    parts = urlsplit(uri)
+    if not parts.netloc:
+        return uri.partition("?")[0]
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+
+
+def database_path(uri: str) -> Path | None:
+    """Return the file of an SQLite URI, absolute; None for anything else."""
+    match = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?.*)?", uri)
+    return None if match is None or match[1] == ":memory:" else Path(match[1]).absolute()
+
+
+# --- Is it there? ---------------------------------------------------------------------------------------------
+
+
+def probe_uri(uri: str) -> None:
+    """Look whether a registry is there. Stores other than HTTP and SQLite are left to MLflow.
+
+    Raises:
+        RegistryUnset: the database file does not exist.
+        RegistryUnreachable: nobody answers, or the file is no database.
+    """
+    if (path := database_path(uri)) is not None:
+        _probe_database(path, uri)
+    elif uri.startswith(("http://", "https://")):
+        _probe_server(strip_credentials(uri))
+
+
+def _probe_database(path: Path, uri: str) -> None:
+    if not path.is_file():
+        raise RegistryUnset(
+            f"registry {uri} does not exist", hint="set MLFLOW_TRACKING_URI to where the model was registered"
+        )
+    try:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise RegistryUnreachable(
+            f"{path} cannot be read as a database: {error}",
+            hint="restore it, or set MLFLOW_TRACKING_URI to another registry",
+        ) from error
+
+
+def _probe_server(base: str) -> None:
+    """Ask for `/health`. Any HTTP answer will do, also a refusal: MLflow brings the credentials, not this probe."""
+    first: Exception | None = None
+    for pause_s in (0.0, PROBE_PAUSE_S):
+        time.sleep(pause_s)
+        try:
+            with urllib.request.urlopen(f"{base}/health", timeout=PROBE_TIMEOUT_S):  # noqa: S310  http(s) only: see probe_uri
+                return
+        except urllib.error.HTTPError as error:
+            error.close()
+            return
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLError):
+                return  # certificates are configured for MLflow, so MLflow judges them
+            first = first or error
+        except (OSError, http.client.HTTPException) as error:
+            first = first or error
+    raise RegistryUnreachable(
+        f"registry {base} does not answer: {_one_line(getattr(first, 'reason', first))}",
+        hint="is the server running, and MLFLOW_TRACKING_URI right?",
+    ) from first
+
+
+# --- Errors ---------------------------------------------------------------------------------------------------
+
+
+def translate(error: Any, shown: str, what: str) -> ValidatorError:
+    """Return our error for an MlflowException."""
+    text = _one_line(error)
+    if "No space left on device" in str(error):
+        return CouldNotRun(f"the disk is full: no space left while {what}", hint="free some, or set TMPDIR")
+    if error.error_code in MISSING | _UNUSABLE:
+        return UriError(f"{text} (while {what})", hint=f"registry {shown}")
+    if error.error_code in _DENIED:
+        return RegistryUnreachable(
+            f"registry {shown} denies access while {what}: {text}",
+            hint="set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
+        )
+    return unreachable(shown, what, error)
+
+
+def unreachable(shown: str, what: str, error: Exception) -> RegistryUnreachable:
+    """Return the error for a registry that fails to answer."""
+    return RegistryUnreachable(
+        f"registry {shown} failed while {what}: {_one_line(error)}",
+        hint="nothing was changed by this step; it can be run again",
+    )
+
+
+def _one_line(error: object) -> str:
+    """Return the telling line of an error's text, without credentials: the last one of a traceback, else the first."""
+    text = re.sub(r"//[^/@\s]+@", "//", str(error)).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    line = lines[-1] if "Traceback (most recent call last)" in text else lines[0]
+    return line if len(line) <= _MESSAGE_LIMIT else line[: _MESSAGE_LIMIT - 3] + "..."
+
+
+def _file_of(error: OSError) -> str | None:
+    return None if error.filename is None else str(error.filename)

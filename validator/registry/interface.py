@@ -1,0 +1,159 @@
+"""What a registry does for the gate, and the records that go in and out.
+
+A Protocol, so that tests hand in an in-memory registry. All failures are ValidatorErrors: a UriError for what does not
+exist, a RegistryUnreachable for a registry that does not answer, an AnnotationFailed for a verdict not written.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from validator.errors import UriError
+from validator.subject import ModelUri, StagedModel, Subject, parse_model_uri
+
+VERDICT_TAG = "validator.verdict"
+RUN_TAG = "validator.run_id"
+CHECK_TAG = "validator.check_id"
+DIGEST_TAG = "validator.content_digest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """What is written to the registry about one check."""
+
+    subject: Subject
+    check_id: str
+    """Identifies the check, and with it the MLflow run: annotating again under the same id changes nothing."""
+    verdict: str
+    headline: str
+    """One line; names the run."""
+    description_block: str
+    """Markdown without the markers, at most 1,500 characters; its first line is the heading, its last the link."""
+    version_tags: Mapping[str, str] = field(default_factory=dict)
+    """Without `validator.verdict` and `validator.run_id`, which are added."""
+    run_tags: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Finite; a value that is not is left out, with a warning."""
+    step_metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """One value per golden sample; the step is the sample's index."""
+    artifacts: Mapping[str, Path] = field(default_factory=dict)
+    """Path among the run's artifacts, to a local file or folder."""
+    dataset: tuple[str, str] | None = None
+    """Name and digest of the golden dataset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationReceipt:
+    """What was written and read back."""
+
+    run_id: str
+    run_uri: str
+    """For people."""
+    version_tags: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedVersion:
+    """A folder that is now a version of a registered model."""
+
+    name: str
+    version: int
+    digest: str
+    """Of the folder's manifest."""
+    created: bool
+    """False when the newest version already held these bytes."""
+
+    @property
+    def uri(self) -> str:
+        """The pinned URI."""
+        return f"models:/{self.name}/{self.version}"
+
+
+class Registry(Protocol):
+    """Where models live."""
+
+    @property
+    def uri(self) -> str:
+        """Shown to people: without credentials."""
+
+    def resolve(self, uri: ModelUri, requested: str) -> Subject:
+        """Pin a URI to one version, at once.
+
+        Args:
+            uri: what to look for.
+            requested: what the user typed.
+
+        Raises:
+            UriError: it does not exist; the hint says what does.
+            RegistryUnreachable: the registry does not answer.
+        """
+
+    def stage(self, subject: Subject, folder: Path) -> StagedModel:
+        """Download a subject once into a new or empty folder, hash it, and make it read-only.
+
+        Raises:
+            IntegrityError: links, special files or names without a portable meaning.
+            RegistryUnreachable: the registry does not answer.
+            CouldNotRun: the bytes are gone, or the disk is full. Nothing half-written stays.
+        """
+
+    def fetch(self, uri: str, folder: Path) -> Path:
+        """Download any artifact file or folder into a new or empty folder; return its path. It is read-only then.
+
+        Args:
+            uri: `models:/NAME/VERSION`, `models:/NAME@ALIAS` or `runs:/RUN`, each with `/SUB/PATH`; or an artifact URI.
+            folder: where to put it.
+
+        Raises:
+            UriError: it does not exist.
+            RegistryUnreachable: the registry does not answer.
+            CouldNotRun: the disk is full.
+        """
+
+    def publish(
+        self, name: str, folder: Path, *, model_type: str, alias: str, tags: Mapping[str, str]
+    ) -> PublishedVersion:
+        """Make a folder the newest version of a registered model, and point an alias to it.
+
+        Nothing is uploaded when the newest version already holds these bytes.
+
+        Raises:
+            IntegrityError: the folder holds links or special files.
+            RegistryUnreachable: the registry does not answer.
+        """
+
+    def annotate(self, annotation: Annotation) -> AnnotationReceipt:
+        """Write a verdict and its evidence: artifacts first, the verdict tag last, all of it read back.
+
+        Raises:
+            AnnotationFailed: something was not written, or reads back otherwise. Annotating again is safe.
+        """
+
+    def hint_for(self, name: str) -> str:
+        """Say which URIs of a model exist: the hint for `models:/NAME`.
+
+        Raises:
+            UriError: there is no such model.
+            RegistryUnreachable: the registry does not answer.
+        """
+
+
+def resolve_text(registry: Registry, text: str) -> Subject:
+    """Parse and resolve; for `models:/NAME` the hint names versions and aliases that exist.
+
+    Raises:
+        UriError: not a URI, or nothing there.
+        RegistryUnreachable: the registry does not answer.
+    """
+    try:
+        uri = parse_model_uri(text)
+    except UriError as error:
+        bare = re.fullmatch(r"models:/+([^/@]+)/*", text)
+        if bare is None:
+            raise
+        raise UriError(error.message, hint=registry.hint_for(bare[1])) from error
+    return registry.resolve(uri, text)

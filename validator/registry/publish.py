@@ -1,0 +1,130 @@
+"""A folder becomes a version of a registered model: the home of golden datasets."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from validator.errors import CouldNotRun
+from validator.manifest import measure_folder
+from validator.registry.connection import Connection, database_path
+from validator.registry.interface import DIGEST_TAG, PublishedVersion
+from validator.registry.resolve import list_versions
+
+if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
+    from mlflow.entities.model_registry import ModelVersion
+
+EXPERIMENT = "validator"
+READY_WITHIN_S = 60
+
+
+def publish_folder(
+    connection: Connection, name: str, folder: Path, *, model_type: str, alias: str, tags: Mapping[str, str]
+) -> PublishedVersion:
+    """See Registry.publish."""
+    digest = measure_folder(folder).digest
+    ensure_model(connection, name)
+    version = _newest_with(connection, name, digest)
+    is_new = version is None
+    if version is None:
+        model = upload_folder(connection, name, folder, model_type=model_type)
+        version = _create_version(connection, name, model.model_id, {**tags, DIGEST_TAG: digest})
+    number = int(version.version)
+    with connection.doing(f"pointing alias {alias} of {name} to version {number}"):
+        connection.client.set_registered_model_alias(name, alias, str(number))
+    return PublishedVersion(name=name, version=number, digest=digest, created=is_new)
+
+
+def ensure_model(connection: Connection, name: str) -> None:
+    """Make a registered model unless it exists."""
+    client = connection.client
+    if connection.look_up(f"looking for {name}", lambda: client.get_registered_model(name)) is None:
+        with connection.doing(f"registering {name}"):
+            client.create_registered_model(name)
+
+
+def upload_folder(connection: Connection, name: str, folder: Path, *, model_type: str) -> "LoggedModel":
+    """Make a logged model out of a folder. One that was uploaded in part is marked as failed."""
+    client = connection.client
+    experiment_id = ensure_experiment(connection)
+    # Logged model names allow neither of the first five, registered ones neither of the first two.
+    logged_name = re.sub(r"[/:.%\"']", "-", name)
+    with connection.doing(f"uploading {folder} as {name}"):
+        model = client.create_logged_model(experiment_id, name=logged_name, model_type=model_type)
+        is_uploaded = False
+        try:
+            client.log_model_artifacts(model.model_id, str(folder))
+            is_uploaded = True
+        finally:
+            client.finalize_logged_model(model.model_id, "READY" if is_uploaded else "FAILED")
+    return model
+
+
+def ensure_experiment(connection: Connection) -> str:
+    """Return the id of the experiment that holds the gate's runs, made on first use.
+
+    Raises:
+        CouldNotRun: it was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    client = connection.client
+    with connection.doing(f"looking for experiment {EXPERIMENT}"):
+        found = client.get_experiment_by_name(EXPERIMENT)
+        if found is None:
+            try:
+                return str(
+                    client.create_experiment(
+                        EXPERIMENT,
+                        artifact_location=_artifact_location(connection),
+                        # Without it the UI may list the runs as GenAI evaluations.
+                        tags={"mlflow.experimentKind": "custom_model_development"},
+                    )
+                )
+            except MlflowException as error:
+                found = client.get_experiment_by_name(EXPERIMENT)  # made by another check just now
+                if found is None:
+                    raise error from None
+    if found.lifecycle_stage != "active":
+        raise CouldNotRun(
+            f"experiment {EXPERIMENT} is deleted",
+            hint=f"mlflow experiments restore --experiment-id {found.experiment_id}",
+        )
+    return str(found.experiment_id)
+
+
+def _artifact_location(connection: Connection) -> str | None:
+    """Beside an embedded database; its own default would be the current directory of whoever comes first."""
+    path = database_path(connection.tracking_uri)
+    return None if path is None else (path.parent / "mlartifacts" / EXPERIMENT).as_uri()
+
+
+def _newest_with(connection: Connection, name: str, digest: str) -> "ModelVersion | None":
+    """Return the newest version if it holds these bytes and can be used."""
+    versions = list_versions(connection, name)
+    if versions and versions[-1].status == "READY" and versions[-1].tags.get(DIGEST_TAG) == digest:
+        return versions[-1]
+    return None
+
+
+def _create_version(connection: Connection, name: str, model_id: str, tags: Mapping[str, str]) -> "ModelVersion":
+    source = f"models:/{model_id}"
+    with connection.doing(f"creating a version of {name}"), _global_uri(connection):
+        return connection.client.create_model_version(
+            name, source, tags=dict(tags), model_id=model_id, await_creation_for=READY_WITHIN_S
+        )
+
+
+@contextmanager
+def _global_uri(connection: Connection) -> Iterator[None]:
+    """Point MLflow's process-wide URI to this registry: its SQL store resolves `source` there, not with our client."""
+    import mlflow
+
+    before = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None  # type: ignore[no-untyped-call]
+    mlflow.set_tracking_uri(connection.tracking_uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before)  # type: ignore[arg-type]  # None unsets it
