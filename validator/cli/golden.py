@@ -104,7 +104,7 @@ def _format_text(facts: "GoldenFacts") -> str:
     lines = [
         f"{facts.name}  {facts.digest}",
         f"  source      {facts.source}",
-        f"  samples     {facts.samples:,} in {facts.shards:,} shard{'s' * (facts.shards != 1)}, {facts.size_bytes:,} bytes",
+        f"  samples     {facts.samples:,}, {facts.size_bytes:,} bytes of shards",
         f"  repeated    {facts.duplicate_samples:,} of {facts.samples:,}",
         f"  constant    {facts.constant_samples:,} of {facts.samples:,}",
         f"  labels      {'none' if facts.classes is None else f'{facts.classes:,} different'}",
