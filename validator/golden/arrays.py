@@ -24,7 +24,11 @@ def read_npz(path: Path) -> Iterator[Sample]:
         GoldenError: an unreadable file, pickled objects, arrays of unequal length, or no samples.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here, because np.load leaves a broken archive open.
+        with path.open("rb") as stream:
+            archive = np.load(stream, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise GoldenError(f"{path.name} is a single array", hint="name it .npy")
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from error
@@ -38,7 +42,7 @@ def read_npy(path: Path, *, input_name: str) -> Iterator[Sample]:
         GoldenError: an unreadable file, pickled objects, or no samples.
     """
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, EOFError) as error:
         raise _unreadable(path, error) from error
     yield from split_arrays({input_name: array}, title=path.name)
@@ -99,7 +103,7 @@ def _check_labels(labels: Any, count: int, title: str) -> None:
 
 
 def _unreadable(path: Path, error: Exception) -> GoldenError:
-    if "pickle" in str(error).lower():
+    if "pickle" in str(error) or "Python objects" in str(error):
         return GoldenError(
             f"{path.name} holds Python objects, or is no array file", hint="save arrays of numbers: no dtype=object"
         )

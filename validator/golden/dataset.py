@@ -138,7 +138,10 @@ def open_golden(folder: Path, *, verify: bool = True) -> GoldenDataset:
             _check_bytes(folder, file)
     for group in manifest.groups:
         _check_shard(folder, group, manifest)
-    return GoldenDataset(folder=folder, manifest=manifest, digest=digest_of(manifest.model_dump(mode="json")))
+    # Absolute, because a worker that gets it may run elsewhere.
+    return GoldenDataset(
+        folder=folder.absolute(), manifest=manifest, digest=digest_of(manifest.model_dump(mode="json"))
+    )
 
 
 def _read_manifest(folder: Path) -> GoldenManifest:
