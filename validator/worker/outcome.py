@@ -8,34 +8,41 @@ from validator.worker.spool import Spool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class _Ended:
+    job: Job
+    """As it was launched: after a retry its nonce is another than in the plan."""
+    first_failure: str | None = None
+    """What became of a first attempt, if this is the second and last one; nothing of the first is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed(_Ended):
     """Proven: exit status 0, closing record, nonce, every sample of every pass exactly once."""
 
-    job: Job
     environment: Environment
     spool: Spool | None
     """The frames of a run job, on disk; None for a probe."""
     facts: ModelFacts | None = None
-    """What a probe found."""
+    """What a probe found; None for a run job."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """Stage or pass -> wall time, by the worker's own clock."""
     peak_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declined:
+class Declined(_Ended):
     """The worker said itself why it cannot do the job."""
 
-    job: Job
     refusal: Refusal
+    """Its message is the worker's own text, cleaned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crashed:
+class Crashed(_Ended):
     """The worker ended without proof of success."""
 
-    job: Job
     exit_status: int
-    """Negative: ended by that signal. 0: ended well and yet without a closing record, which is suspicious."""
+    """Negative: ended by that signal. 0: ended well, yet without a closing record, which is suspicious."""
     samples: int
     """Frames' samples that arrived before; none of them is judged."""
     log_tail: str
@@ -43,21 +50,20 @@ class Crashed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedOut:
+class TimedOut(_Ended):
     """The worker was killed, with its whole group, at its deadline."""
 
-    job: Job
     limit_s: float
     samples: int
     log_tail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Violated:
+class Violated(_Ended):
     """The worker broke the protocol: wrong nonce, a sample twice, missing or out of range, a forged record."""
 
-    job: Job
     what: str
+    """Which rule, cleaned: it may quote the worker."""
     log_tail: str
 
 

@@ -1,26 +1,27 @@
 """Jobs in, frames out.
 
-A job is one JSON document on the worker's standard input. Results come back over an inherited pipe as messages of
-`kind (1 byte) | length (8 bytes, big endian) | payload`:
+A job is one JSON document on the worker's standard input. Results come back over an inherited pipe as messages
+of `kind (1 byte) | length (8 bytes, big endian) | payload`:
 
-    F  a frame: a safetensors blob of named outputs for samples start..stop of one pass (header in its metadata)
+    F  a frame: a safetensors blob of named outputs for samples start..stop of one pass; its FrameHeader is the
+       metadata entry "frame"
     P  the probe's facts about a model file (JSON, ModelFacts)
     X  why the job cannot be done (JSON, Refusal); the last message
     C  the closing record (JSON, Closing); the last message
 
-Tensors that numpy cannot hold (bfloat16) travel as float32 with their own dtype named in the header: exact both ways.
+Samples of a pass may be cut into frames anywhere and come in any order. `frames` says how tensors are packed.
 """
 
-import json
 import struct
 from enum import StrEnum
 from typing import Annotated, BinaryIO, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from validator.backends.catalog import Backend
 from validator.backends.interface import Document, Environment, RefusalKind
 
+FRAME, FACTS, REFUSAL, CLOSING = b"F", b"P", b"X", b"C"
 HEADER = struct.Struct(">cQ")
 FRAME_LIMIT_BYTES = 1 << 33
 RECORD_LIMIT_BYTES = 1 << 24
@@ -74,7 +75,7 @@ class RunJob(Document):
     input_names: tuple[str, ...] = Field(strict=False)
     """The model's inputs in the golden dataset's order of inputs."""
     output_names: tuple[str, ...] | None = Field(default=None, strict=False)
-    """The program's outputs in its order; an ONNX file whose own names differ is bound to them by position."""
+    """The program's outputs in its order; an ONNX file with other names is bound to them by position."""
     threads: Annotated[int, Field(ge=1)]
 
 
@@ -105,7 +106,7 @@ class Refusal(Document):
     stage: str
     """`vet`, `load`, `run`, `export`, `device`."""
     message: str
-    fingerprint: dict[str, str] = {}
+    fingerprint: dict[str, str] = Field(default_factory=dict)
 
 
 class Closing(Document):
@@ -132,7 +133,19 @@ class FrameHeader(Document):
 
 
 class ProtocolError(Exception):
-    """A worker broke the protocol: a truncated, oversized, unknown or misplaced message."""
+    """A worker broke the protocol: a truncated, oversized, unknown, misplaced or malformed message."""
+
+
+_JOBS: TypeAdapter[Job] = TypeAdapter(Annotated[Job, Field(discriminator="task")])
+
+
+def parse_job(document: bytes) -> Job:
+    """Read a job. The worker trusts it, because only the gate can write to its standard input.
+
+    Raises:
+        pydantic.ValidationError: it is no job.
+    """
+    return _JOBS.validate_json(document)
 
 
 def write_message(stream: BinaryIO, kind: bytes, payload: bytes) -> None:
@@ -142,46 +155,15 @@ def write_message(stream: BinaryIO, kind: bytes, payload: bytes) -> None:
     stream.flush()
 
 
-def read_message(stream: BinaryIO) -> tuple[bytes, bytes] | None:
-    """Read one message; None at a clean end.
+def parse_header(header: bytes) -> tuple[bytes, int]:
+    """Read the kind and the length in bytes of the message that follows.
 
     Raises:
-        ProtocolError: the stream ends inside a message, or announces more than is allowed.
+        ProtocolError: no such kind, or more than is allowed.
     """
-    header = _read_exactly(stream, HEADER.size)
-    if not header:
-        return None
-    if len(header) < HEADER.size:
-        raise ProtocolError("the stream ends inside a message header")
     kind, length = HEADER.unpack(header)
-    if kind not in (b"F", b"P", b"X", b"C"):
+    if kind not in (FRAME, FACTS, REFUSAL, CLOSING):
         raise ProtocolError(f"unknown kind of message {kind!r}")
-    if length > (FRAME_LIMIT_BYTES if kind == b"F" else RECORD_LIMIT_BYTES):
+    if length > (FRAME_LIMIT_BYTES if kind == FRAME else RECORD_LIMIT_BYTES):
         raise ProtocolError(f"a message of {length} bytes is over the limit")
-    payload = _read_exactly(stream, length)
-    if len(payload) < length:
-        raise ProtocolError(f"the stream ends inside a message: {len(payload)} of {length} bytes")
-    return kind, payload
-
-
-def _read_exactly(stream: BinaryIO, length: int) -> bytes:
-    """Read up to `length` bytes, fewer only at the end of the stream."""
-    parts: list[bytes] = []
-    while length and (part := stream.read(min(length, 1 << 24))):
-        parts.append(part)
-        length -= len(part)
-    return b"".join(parts)
-
-
-def frame_header(payload: bytes) -> FrameHeader:
-    """Read the header of a frame without touching its tensors.
-
-    Raises:
-        ProtocolError: not a safetensors blob with our header in it.
-    """
-    try:
-        (length,) = struct.unpack_from("<Q", payload)
-        metadata = json.loads(payload[8 : 8 + length])["__metadata__"]
-        return FrameHeader.model_validate_json(metadata["frame"])
-    except (struct.error, ValueError, KeyError, TypeError) as error:
-        raise ProtocolError(f"a frame without a readable header: {error}") from error
+    return kind, length

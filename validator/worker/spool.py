@@ -1,4 +1,4 @@
-"""A worker's frames on disk: written as they arrive, read sample by sample, never unpickled.
+"""A worker's frames on disk: written as they arrive, read frame by frame, never unpickled.
 
 The spool keeps the parent's memory independent of the number of samples: only one frame is held at a time.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load
 
+from validator.worker.frames import PAIRED
 from validator.worker.protocol import FrameHeader
 
 Outputs = dict[str, np.ndarray]
@@ -17,7 +18,7 @@ Outputs = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpooledFrame:
-    """Where a frame lies in the spool file."""
+    """Where a frame lies in the spool file, in bytes."""
 
     header: FrameHeader
     offset: int
@@ -36,9 +37,17 @@ class Spool:
         return tuple(dict.fromkeys(f.header.pass_name for f in self.frames))
 
     def read_pass(self, name: str) -> Iterator[tuple[FrameHeader, Outputs]]:
-        """Yield the frames of one pass in order of arrival, each as named arrays."""
+        """Yield the frames of one pass in order of arrival, each as named arrays (see `frames` for dtypes)."""
         with self.path.open("rb") as stream:
             for frame in self.frames:
                 if frame.header.pass_name == name:
                     stream.seek(frame.offset)
-                    yield frame.header, load(stream.read(frame.length))
+                    yield frame.header, _unpack(stream.read(frame.length), frame.header)
+
+
+def _unpack(payload: bytes, header: FrameHeader) -> Outputs:
+    outputs: Outputs = load(payload)
+    for name, dtype in header.dtypes.items():
+        if dtype in PAIRED:
+            outputs[name] = np.ascontiguousarray(outputs[name]).view(np.complex128)[..., 0]
+    return outputs

@@ -1,0 +1,49 @@
+"""Jobs for tests, and the command that starts the liar instead of the worker."""
+
+import secrets
+import sys
+from pathlib import Path
+
+from validator.backends.catalog import Backend, Runtime
+from validator.worker.protocol import Pass, PassKind, ProbeJob, RunJob
+
+SAMPLES = 10
+CPU = Backend(name="eager-cpu", runtime=Runtime.TORCH, baseline=None)
+CUDA = Backend(name="eager-cuda", runtime=Runtime.TORCH, device="cuda")
+PASSES = (
+    Pass(kind=PassKind.MAIN, batch_size=4, ranges=((0, SAMPLES),)),
+    Pass(kind=PassKind.REPEAT, batch_size=4, ranges=((0, 4),)),
+)
+
+
+def run_job_of(backend: Backend = CPU, **other) -> RunJob:
+    fields = {
+        "job_id": f"{backend.name}-main",
+        "nonce": secrets.token_hex(16),
+        "backend": backend,
+        "model_path": "/nowhere/model.pt2",
+        "model_format": "torch.export",
+        "golden_path": "/nowhere/golden",
+        "golden_digest": "sha256:0",
+        "passes": PASSES,
+        "input_names": ("x",),
+        "threads": 1,
+    }
+    return RunJob(**(fields | other))
+
+
+def probe_job(**other) -> ProbeJob:
+    fields = {
+        "job_id": "probe",
+        "nonce": secrets.token_hex(16),
+        "model_path": "/nowhere/model.pt2",
+        "model_format": "torch.export",
+        "golden_path": "/nowhere/golden",
+        "golden_digest": "sha256:0",
+        "threads": 1,
+    }
+    return ProbeJob(**(fields | other))
+
+
+def liar(mode: str) -> tuple[str, ...]:
+    return (sys.executable, str(Path(__file__).with_name("liar.py")), mode)

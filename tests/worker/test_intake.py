@@ -1,0 +1,177 @@
+"""The parent's end of the pipe, without a process: whatever comes, in whatever pieces."""
+
+import contextlib
+import io
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save
+
+from tests.worker.jobs import PASSES, SAMPLES, run_job_of
+from validator.backends.interface import Environment
+from validator.worker.coverage import Coverage
+from validator.worker.frames import check_frame, prefix_bytes
+from validator.worker.intake import Intake
+from validator.worker.protocol import (
+    CLOSING,
+    FRAME,
+    Closing,
+    FrameHeader,
+    Pass,
+    PassKind,
+    ProtocolError,
+    parse_header,
+    parse_job,
+    write_message,
+)
+
+JOB = run_job_of()
+
+
+def frame(name, start, stop):
+    header = FrameHeader(pass_name=name, start=start, stop=stop, dtypes={"y": "float32", "n": "int64"})
+    tensors = {"y": np.full((stop - start, 2), 0.1, np.float32), "n": np.arange(start, stop)}
+    return save(tensors, metadata={"frame": header.model_dump_json()})
+
+
+def closing(frames):
+    record = Closing(
+        job_id=JOB.job_id,
+        nonce=JOB.nonce,
+        frames=frames,
+        environment=Environment(settings={}, fingerprint={}),
+        seconds={},
+        peak_memory_bytes=0,
+    )
+    return record.model_dump_json().encode()
+
+
+def honest_stream(cuts):
+    stream, counts = io.BytesIO(), Counter()
+    for name, start, stop in cuts:
+        write_message(stream, FRAME, frame(name, start, stop))
+        counts[name] += 1
+    write_message(stream, CLOSING, closing(dict(counts)))
+    return stream.getvalue()
+
+
+HONEST = honest_stream([("main", 0, 4), ("main", 4, 10), ("repeat", 0, 4)])
+
+
+def take(data, pieces=(1 << 20,)):
+    intake = Intake(JOB, io.BytesIO(), spool_limit_bytes=1 << 20)
+    sizes = iter(pieces)
+    while data:
+        size = next(sizes, 1 << 20)
+        intake.feed(data[:size])
+        data = data[size:]
+    return intake
+
+
+@given(st.lists(st.integers(1, 300), max_size=40))
+def test_pieces_do_not_matter(pieces):
+    intake = take(HONEST, pieces)
+    assert isinstance(intake.last, Closing)
+    assert [(f.header.start, f.offset) for f in intake.frames] == [
+        (f.header.start, f.offset) for f in take(HONEST).frames
+    ]
+    spooled = intake._spool.getvalue()
+    assert spooled == frame("main", 0, 4) + frame("main", 4, 10) + frame("repeat", 0, 4)
+
+
+@given(st.integers(0, len(HONEST) - 1))
+def test_a_stream_cut_anywhere_is_never_a_proof(at):
+    intake = take(HONEST[:at])
+    assert intake.last is None
+
+
+@given(st.data())
+def test_a_changed_byte_never_raises_anything_but_a_protocol_error(data):
+    at = data.draw(st.integers(0, len(HONEST) - 1))
+    changed = bytearray(HONEST)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    with contextlib.suppress(ProtocolError):
+        take(bytes(changed))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_raises_nothing_but_a_protocol_error(garbage):
+    with contextlib.suppress(ProtocolError):
+        assert take(garbage).last is None
+
+
+@given(st.binary(max_size=64), st.binary(max_size=200))
+def test_any_garbage_for_a_frame_is_a_protocol_error(head, rest):
+    stream = io.BytesIO()
+    write_message(stream, FRAME, head + rest)
+    with pytest.raises(ProtocolError):
+        take(stream.getvalue())
+
+
+@given(st.sampled_from(b"FPXC"), st.binary(max_size=64))
+def test_a_message_is_read_as_it_was_written(kind, payload):
+    stream = io.BytesIO()
+    write_message(stream, bytes([kind]), payload)
+    assert parse_header(stream.getvalue()[:9]) == (bytes([kind]), len(payload))
+    assert stream.getvalue()[9:] == payload
+
+
+cuts = st.lists(st.integers(1, SAMPLES - 1), unique=True).map(lambda at: [0, *sorted(at), SAMPLES])
+
+
+@given(cuts, st.randoms())
+def test_any_cut_in_any_order_covers(edges, random):
+    ranges = list(itertools.pairwise(edges))
+    random.shuffle(ranges)
+    coverage = Coverage(PASSES[:1])
+    for start, stop in ranges:
+        coverage.add("main", start, stop)
+    coverage.check_complete()
+    assert coverage.samples == SAMPLES
+    assert coverage.frames == {"main": len(ranges)}
+
+
+@given(st.lists(st.tuples(st.integers(-2, 14), st.integers(-2, 14)), max_size=8))
+def test_coverage_agrees_with_counting_every_sample(ranges):
+    """The slow way: a set of samples."""
+    allowed = set(range(2, 6)) | set(range(8, 12))
+    seen, is_good = Counter(), True
+    for start, stop in ranges:
+        inside = any(low <= start and stop <= high for low, high in ((2, 6), (8, 12)))
+        is_good &= start < stop and inside
+        seen.update(range(start, stop))
+    is_good &= set(seen) == allowed and set(seen.values()) == {1}
+
+    coverage = Coverage([Pass(kind=PassKind.MAIN, batch_size=1, ranges=((2, 6), (8, 12)))])
+    try:
+        for start, stop in ranges:
+            coverage.add("main", start, stop)
+        coverage.check_complete()
+    except ProtocolError:
+        assert not is_good
+    else:
+        assert is_good
+
+
+def test_a_name_given_twice_is_refused():
+    good = frame("main", 0, 4)
+    prefix = good[: prefix_bytes(good[:8], len(good))]
+    assert check_frame(prefix, len(good)).stop == 4
+    doubled = prefix.replace(b'"n":{', b'"y":{')
+    with pytest.raises(ProtocolError, match="twice"):
+        check_frame(doubled, len(good))
+
+
+def test_a_deeply_nested_header_is_refused():
+    text = b"[" * 100_000
+    prefix = len(text).to_bytes(8, "little") + text
+    with pytest.raises(ProtocolError):
+        check_frame(prefix, len(prefix))
+
+
+def test_a_job_survives_the_journey():
+    assert parse_job(JOB.model_dump_json().encode()) == JOB

@@ -1,0 +1,1 @@
+"""Executors: where jobs run. Each yields one outcome per job, in the order in which they end."""

@@ -1,0 +1,41 @@
+"""`python -P -m validator.worker RESULT_FD PARENT_PID < job.json`: started by `launch`, not by people."""
+
+import fcntl
+import os
+import sys
+import traceback
+from typing import NoReturn
+
+from validator.worker.process import die_with_parent, forbid_core_dumps
+from validator.worker.protocol import parse_job
+
+_FAULT_OF_OURS = 70
+"""EX_SOFTWARE of sysexits.h."""
+
+
+def main(result_fd: int, parent: int) -> int:
+    """Do the job on standard input; return the exit status."""
+    die_with_parent(parent)
+    forbid_core_dumps()
+    fcntl.fcntl(result_fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)  # programs that the model starts do not get it
+    with os.fdopen(result_fd, "wb") as stream:
+        try:
+            job = parse_job(sys.stdin.buffer.read())
+            from validator.worker.child import do_job
+
+            do_job(job, stream)
+        except Exception:  # noqa: BLE001 - the worker's main: the traceback goes to its log, the status to the gate
+            traceback.print_exc()
+            return _FAULT_OF_OURS
+    return 0
+
+
+def leave(status: int) -> NoReturn:
+    """End at once. All was said: what libraries do when they are torn down tells nothing about the outputs."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    leave(main(int(sys.argv[1]), int(sys.argv[2])))

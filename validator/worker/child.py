@@ -1,0 +1,195 @@
+"""What a worker does with its job. Runs somebody else's code, so it starts nothing that the parent has to believe."""
+
+import importlib
+import resource
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, BinaryIO
+
+from safetensors.torch import save
+
+from validator.backends.catalog import Runtime
+from validator.backends.interface import BackendRefusal, Environment, ModelFile, RefusalKind, Session
+from validator.golden.dataset import GoldenDataset, open_golden
+from validator.worker.frames import PAIRED, STORED_AS
+from validator.worker.protocol import (
+    CLOSING,
+    FACTS,
+    FRAME,
+    FRAME_LIMIT_BYTES,
+    REFUSAL,
+    Closing,
+    FrameHeader,
+    Job,
+    Pass,
+    ProbeJob,
+    Refusal,
+    RunJob,
+    write_message,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+RUNTIMES: Mapping[Runtime, str] = MappingProxyType(
+    {
+        Runtime.TORCH: "validator.backends.torch_eager",
+        Runtime.ONNXRUNTIME: "validator.backends.onnx_runtime",
+    }
+)
+"""Modules with `open_session(row, file) -> Session`."""
+
+PROBE = "validator.backends.probe"
+"""Module with `probe(path, format, golden, export_path) -> ModelFacts`."""
+
+
+def do_job(job: Job, stream: BinaryIO) -> None:
+    """Do a job and say how it went: in a closing record, or in a refusal. Anything unforeseen is raised."""
+    import torch
+
+    torch.set_num_threads(job.threads)
+    try:
+        if isinstance(job, RunJob):
+            _run(job, stream)
+        else:
+            _probe(job, stream)
+    except BackendRefusal as refusal:
+        record = Refusal(
+            job_id=job.job_id,
+            nonce=job.nonce,
+            kind=refusal.kind,
+            stage=refusal.stage,
+            message=refusal.message,
+        )
+        write_message(stream, REFUSAL, record.model_dump_json().encode())
+
+
+def _run(job: RunJob, stream: BinaryIO) -> None:
+    seconds: dict[str, float] = {}
+    frames: Counter[str] = Counter({p.name: 0 for p in job.passes})
+    with _timed(seconds, "load"):
+        golden = _open_golden(job)
+        session = _open_session(job)
+    for p in job.passes:
+        with _timed(seconds, p.name):
+            for start, stop in _cut(golden, p, job.static_batch):
+                outputs = _run_batch(session, golden.read_torch(start, stop), job.static_batch)
+                write_message(stream, FRAME, pack_frame(p.name, start, stop, outputs))
+                frames[p.name] += 1
+    _close(job, stream, session.environment(), seconds=seconds, frames=dict(frames))
+
+
+def _probe(job: ProbeJob, stream: BinaryIO) -> None:
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "probe"):
+        golden = _open_golden(job)
+        export_path = None if job.export_path is None else Path(job.export_path)
+        facts = importlib.import_module(PROBE).probe(Path(job.model_path), job.model_format, golden, export_path)
+    write_message(stream, FACTS, facts.model_dump_json().encode())
+    # A probe has no row to compare settings with; what it ran on is in its facts' words.
+    _close(job, stream, Environment(settings={}, fingerprint={}), seconds=seconds, frames={})
+
+
+def _open_golden(job: Job) -> GoldenDataset:
+    """Open the dataset without hashing it again: the parent did, and the digest binds both to one manifest."""
+    golden = open_golden(Path(job.golden_path), verify=False)
+    if golden.digest != job.golden_digest:
+        raise BackendRefusal(RefusalKind.FORMAT, "load", "the golden dataset has changed since the check began")
+    return golden
+
+
+def _open_session(job: RunJob) -> Session:
+    file = ModelFile(
+        path=Path(job.model_path),
+        format=job.model_format,
+        input_names=job.input_names,
+        output_names=job.output_names,
+    )
+    session: Session = importlib.import_module(RUNTIMES[job.backend.runtime]).open_session(job.backend, file)
+    return session
+
+
+def _cut(golden: GoldenDataset, p: Pass, static_batch: int | None) -> Iterator[tuple[int, int]]:
+    size = p.batch_size if static_batch is None else min(p.batch_size, static_batch)
+    for start, stop in p.ranges:
+        yield from golden.batches(start, stop, size)
+
+
+def _run_batch(
+    session: Session, inputs: "dict[str, torch.Tensor]", static_batch: int | None
+) -> "dict[str, torch.Tensor]":
+    """Run one batch; a program of one batch size gets its last sample repeated up to that, and the rest cut off.
+
+    An output whose first dimension is not the batch cannot be cut and stays whole: the comparison will see it.
+    """
+    samples = len(next(iter(inputs.values())))
+    if static_batch is None or samples == static_batch:
+        return session.run(inputs)
+    outputs = session.run({name: _pad(tensor, static_batch) for name, tensor in inputs.items()})
+    return {
+        name: tensor[:samples] if tensor.ndim > 0 and len(tensor) == static_batch else tensor
+        for name, tensor in outputs.items()
+    }
+
+
+def _pad(tensor: "torch.Tensor", size: int) -> "torch.Tensor":
+    import torch
+
+    return torch.cat([tensor, tensor[-1:].expand(size - len(tensor), *tensor.shape[1:])])
+
+
+def pack_frame(pass_name: str, start: int, stop: int, outputs: "Mapping[str, torch.Tensor]") -> bytes:
+    """Return the frame of some samples' outputs (see `frames`).
+
+    Raises:
+        BackendRefusal: an output of a dtype that a frame cannot hold, or too much of it.
+    """
+    dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in outputs.items()}
+    header = FrameHeader(pass_name=pass_name, start=start, stop=stop, dtypes=dtypes)
+    tensors = {name: _storable(name, tensor, dtypes[name]) for name, tensor in outputs.items()}
+    frame: bytes = save(tensors, metadata={"frame": header.model_dump_json()})
+    if len(frame) > FRAME_LIMIT_BYTES:
+        raise BackendRefusal(RefusalKind.MODEL, "run", f"{len(frame)} bytes of outputs for {stop - start} samples")
+    return frame
+
+
+def _storable(name: str, tensor: "torch.Tensor", dtype: str) -> "torch.Tensor":
+    """Return a tensor with memory of its own: safetensors refuses those that share it."""
+    import torch
+
+    if dtype not in STORED_AS:
+        raise BackendRefusal(RefusalKind.MODEL, "run", f"output {name} is {dtype}, which cannot be compared")
+    if dtype in PAIRED:
+        return torch.view_as_real(tensor.resolve_conj()).clone(memory_format=torch.contiguous_format)
+    widened = {"F32": torch.float32, "C64": torch.complex64}.get(STORED_AS[dtype], tensor.dtype)
+    return tensor.to(widened).clone(memory_format=torch.contiguous_format)
+
+
+def _close(
+    job: Job,
+    stream: BinaryIO,
+    environment: Environment,
+    *,
+    seconds: dict[str, float],
+    frames: dict[str, int],
+) -> None:
+    closing = Closing(
+        job_id=job.job_id,
+        nonce=job.nonce,
+        frames=frames,
+        environment=environment,
+        seconds=seconds,
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+    write_message(stream, CLOSING, closing.model_dump_json().encode())
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[stage] = round(time.perf_counter() - start, 6)
