@@ -169,7 +169,7 @@ def start_server(folder: Path) -> Server:
     server = Server(uri=f"http://127.0.0.1:{port}", process=process, folder=folder)
     deadline = time.monotonic() + STARTUP_LIMIT_S
     while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError), urllib.request.urlopen(f"{server.uri}/health", timeout=2):
+        with suppress(OSError), urllib.request.urlopen(f"{server.uri}/health", timeout=2):  # noqa: S310  http
             return server
         time.sleep(0.2)
     server.kill()
@@ -194,10 +194,13 @@ def blank_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may reach a registry of the person who runs it."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test may reach a registry of the person who runs it, or of the test before."""
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
         monkeypatch.delenv(name, raising=False)
+    yield
+    if "mlflow" in sys.modules:
+        sys.modules["mlflow"].set_tracking_uri(None)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What every Registry does: embedded, behind a server, and the fake that other tests use."""
 
-import os
 import stat
 from pathlib import Path
 
@@ -130,7 +129,7 @@ def test_a_folder_in_use_is_refused_and_left_alone(world, name, tmp_path):
     (folder / "mine").write_text("x")
     with pytest.raises(CouldNotRun, match="not empty"):
         world.registry.stage(resolve(world, f"models:/{name}/1"), folder)
-    assert os.listdir(folder) == ["mine"]
+    assert [path.name for path in folder.iterdir()] == ["mine"]
 
 
 # --- publish and fetch ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from validator.errors import AnnotationFailed, ValidatorError
-from validator.registry.connection import MISSING, Connection
+from validator.registry.connection import MISSING, Connection, strip_credentials
 from validator.registry.evidence import missing_artifacts, upload_artifacts
 from validator.registry.interface import CHECK_TAG, RUN_TAG, VERDICT_TAG, Annotation, AnnotationReceipt
 from validator.registry.publish import ensure_experiment
@@ -55,6 +55,7 @@ def write_annotation(connection: Connection, annotation: Annotation) -> Annotati
         _log_numbers(writing, run)
         _tag_run(writing, run_id)
         _tag_training_run(writing, run_id)
+        _read_run_back(writing, run_id)
         target = find_target(connection, annotation.subject)
         tags = _tags_for(annotation, run_id)
         if target is None:
@@ -62,9 +63,9 @@ def write_annotation(connection: Connection, annotation: Annotation) -> Annotati
             tags = {}
         else:
             _annotate_target(writing, target, tags)
-        _read_back(writing, run_id, target, tags)
-        with connection.doing("closing the run"):
-            connection.client.set_terminated(run_id, "FINISHED")
+        if run.info.status != "FINISHED":
+            with connection.doing("closing the run"):
+                connection.client.set_terminated(run_id, "FINISHED")
     return AnnotationReceipt(
         run_id=run_id, run_uri=_run_uri(connection, run), version_tags=tags, warnings=tuple(writing.warnings)
     )
@@ -134,10 +135,8 @@ def _metrics(writing: _Writing, timestamp_ms: int) -> "list[Metric]":
     name, digest = (None, None)
     if annotation.dataset is not None:
         name, digest = annotation.dataset[0], short_digest(annotation.dataset[1])
-    series = {key: [value] for key, value in annotation.metrics.items()}
-    series |= {key: list(values) for key, values in annotation.step_metrics.items()}
     metrics: list[Metric] = []
-    for key, values in sorted(series.items()):
+    for key, values in sorted(_series(annotation).items()):
         left_out = 0
         for step, value in enumerate(values):
             if not math.isfinite(value):
@@ -159,6 +158,13 @@ def _metrics(writing: _Writing, timestamp_ms: int) -> "list[Metric]":
                 f"metric {key}: {left_out} of {len(values)} values are not finite and were left out"
             )
     return metrics
+
+
+def _series(annotation: Annotation) -> dict[str, list[float]]:
+    """Return all metrics by key, those without steps as step 0."""
+    return {key: [value] for key, value in annotation.metrics.items()} | {
+        key: list(values) for key, values in annotation.step_metrics.items()
+    }
 
 
 def _run_tags(annotation: Annotation) -> dict[str, str]:
@@ -213,10 +219,15 @@ def _annotate_target(writing: _Writing, target: TagTarget, tags: Mapping[str, st
     for key in [key for key in tags if key != VERDICT_TAG] + [VERDICT_TAG]:
         if present.get(key) != tags[key]:  # a tag set again fires webhooks again
             target.set_tag(key, tags[key])
+    present = target.tags()
+    _require_equal([f"tag {key} of {target.title}" for key, value in tags.items() if present.get(key) != value])
 
 
-def _read_back(writing: _Writing, run_id: str, target: TagTarget | None, tags: Mapping[str, str]) -> None:
-    """Compare what MLflow now says with what was written.
+# --- Reading back ---------------------------------------------------------------------------------------------
+
+
+def _read_run_back(writing: _Writing, run_id: str) -> None:
+    """Compare what MLflow now says of the run with what was written.
 
     Raises:
         AnnotationFailed: they differ.
@@ -226,15 +237,15 @@ def _read_back(writing: _Writing, run_id: str, target: TagTarget | None, tags: M
         data = writing.connection.client.get_run(run_id).data
     wrong = [f"run tag {key}" for key, value in _run_tags(annotation).items() if data.tags.get(key) != value]
     wrong += [f"parameter {key}" for key, value in annotation.params.items() if data.params.get(key) != value]
-    wrong += [
-        f"metric {key}"
-        for key, value in annotation.metrics.items()
-        if math.isfinite(value) and data.metrics.get(key) != value
-    ]
+    for key, values in _series(annotation).items():
+        finite = [value for value in values if math.isfinite(value)]
+        if finite and data.metrics.get(key) != finite[-1]:  # the one with the highest step
+            wrong.append(f"metric {key}")
     wrong += [f"artifact {path}" for path in missing_artifacts(writing.connection, run_id, annotation.artifacts)]
-    if target is not None:
-        present = target.tags()
-        wrong += [f"tag {key} of {target.title}" for key, value in tags.items() if present.get(key) != value]
+    _require_equal(wrong)
+
+
+def _require_equal(wrong: list[str]) -> None:
     if wrong:
         raise AnnotationFailed(f"MLflow reads back otherwise than written: {', '.join(wrong)}", hint=AGAIN)
 
@@ -248,8 +259,6 @@ def short_digest(digest: str) -> str:
 
 
 def _run_uri(connection: Connection, run: "Run") -> str:
-    from validator.registry.connection import strip_credentials
-
     if connection.tracking_uri.startswith(("http://", "https://")):
         base = strip_credentials(connection.tracking_uri)
         return f"{base}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"

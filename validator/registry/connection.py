@@ -241,10 +241,14 @@ def unreachable(shown: str, what: str, error: Exception) -> RegistryUnreachable:
 
 
 def _one_line(error: object) -> str:
-    """Return the telling line of an error's text, without credentials: the last one of a traceback, else the first."""
+    """Return the telling line of an error's text, without credentials.
+
+    That is the first one; but MLflow's list of failed downloads has a heading, then a file, then what happened to it.
+    """
     text = re.sub(r"//[^/@\s]+@", "//", str(error)).strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    line = lines[-1] if "Traceback (most recent call last)" in text else lines[0]
+    lines = [line.strip("# \t") for line in text.splitlines() if line.strip("# \t")] or [type(error).__name__]
+    is_list = lines[0].startswith("The following failures occurred") and len(lines) > 2
+    line = f"{lines[1]}: {lines[2]}" if is_list else lines[0]
     return line if len(line) <= _MESSAGE_LIMIT else line[: _MESSAGE_LIMIT - 3] + "..."
 
 

@@ -11,13 +11,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from validator.errors import CouldNotRun, UriError
+from validator.errors import CouldNotRun, UriError, ValidatorError
 from validator.manifest import measure_folder
 from validator.registry.connection import Connection
 from validator.registry.resolve import logged_by_run, require_run, resolve_uri
 from validator.subject import StagedModel, Subject, parse_model_uri
+
+if TYPE_CHECKING:
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 REGISTERED_META = "registered_model_meta"
 """Left in the live store by earlier downloads of others: the only name that a manifest may leave out."""
@@ -92,8 +96,25 @@ def download(connection: Connection, root: str, inside: str, folder: Path, *, wh
         repository = get_artifact_repository(
             root, tracking_uri=connection.tracking_uri, registry_uri=connection.registry_uri
         )
-        found: str = repository.download_artifacts(inside, str(folder.absolute()))  # type: ignore[no-untyped-call]
-        return Path(found)
+    try:
+        with connection.doing(what):
+            found: str = repository.download_artifacts(inside, str(folder.absolute()))  # type: ignore[no-untyped-call]
+            return Path(found)
+    except ValidatorError as error:
+        # Over HTTP a path that is not there fails like any broken download; only the listing tells them apart.
+        if inside and not _is_listed(connection, repository, inside):
+            raise UriError(f"there is no {inside} at {root}", hint=f"registry {connection.shown}") from error
+        raise
+
+
+def _is_listed(connection: Connection, repository: "ArtifactRepository", inside: str) -> bool:
+    """Whether a path is among its folder's entries; True when that cannot be found out."""
+    parent = posixpath.dirname(inside) or None
+    try:
+        with connection.doing(f"listing {parent or 'the root'}"):
+            return inside in {entry.path for entry in repository.list_artifacts(parent)}
+    except ValidatorError:
+        return True
 
 
 def is_registered_meta(path: Path) -> bool:
