@@ -16,6 +16,9 @@ from validator.metrics import ErrorRatios, ErrorSummary, divide_by_floor, error_
 from validator.policy import BATCH_DEPENDENCE_LIMIT, Limits, Policy
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 
+EXACT_KINDS = frozenset({"integer", "bool"})
+"""Kinds of output that must be equal, element by element."""
+
 
 class Verdict(StrEnum):
     """What the gate says."""
@@ -101,8 +104,10 @@ class Control:
 
     backend: str
     output: str
+    planted: str
+    """What was done to it, for people."""
     moved_to: float
-    """Error ratio that was planted."""
+    """Error ratio that was planted; 1, the smallest step, for outputs that must be equal."""
     limit: float
     caught: bool
 
@@ -298,7 +303,7 @@ def _judge_backend(policy: Policy, evidence: Evidence, backend: BackendEvidence)
     findings += _judge_structure(evidence, backend, backend.main)
     if name != BASELINE:
         for output in backend.main.outputs.values():
-            findings += _judge_values(policy, evidence, backend.row, output)
+            findings += judge_values(policy, evidence, backend.row, output)
     return findings
 
 
@@ -442,7 +447,7 @@ def _judge_batch(
         what = f"batch {size}: output {difference.output} {difference.what}"
         yield Finding(check=Check.BATCH, status=Status.EXCEEDED, message=what, backend=name, sample=difference.sample)
     for output in comparison.outputs.values():
-        if output.kind in ("integer", "bool") and output.unequal:
+        if output.kind in EXACT_KINDS and output.unequal:
             yield Finding(
                 check=Check.BATCH,
                 status=Status.EXCEEDED,
@@ -546,9 +551,9 @@ def _judge_structure(evidence: Evidence, backend: BackendEvidence, main: Compari
     )
 
 
-def _judge_values(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Iterator[Finding]:
+def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Iterator[Finding]:
     """Integers and booleans exactly; everything else by the four error ratios."""
-    if output.kind in ("integer", "bool"):
+    if output.kind in EXACT_KINDS:
         yield Finding(
             check=Check.EXACT,
             status=Status.WITHIN if output.unequal == 0 else Status.EXCEEDED,
@@ -603,11 +608,11 @@ def _judge_control(control: Control | None) -> Finding:
     """Require that the run proved that it could fail."""
     if control is None:
         return _not_measured(Check.POWER, None, "no negative control could be run: there was nothing to perturb")
+    noticed = "was caught, so this run was able to fail" if control.caught else "was not caught: this run cannot fail"
     return Finding(
         check=Check.POWER,
         status=Status.WITHIN if control.caught else Status.NOT_MEASURED,
-        message=f"{control.backend}, output {control.output} moved to {control.moved_to / control.limit:.3g} times its "
-        f"limit was {'caught' if control.caught else 'not caught: this run was unable to fail'}",
+        message=f"output {control.output} of {control.backend} {control.planted} {noticed}",
         measured=control.moved_to,
         limit=control.limit,
     )
@@ -653,7 +658,7 @@ def _ill_conditioned(evidence: Evidence) -> Iterator[Caution]:
         for output in backend.main.outputs.values():
             summary = output.summary
             share = divide_by_floor(summary.rms, [summary.rms_reference])
-            if output.kind not in ("integer", "bool") and not (share <= ILL_CONDITIONED):
+            if output.kind not in EXACT_KINDS and not (share <= ILL_CONDITIONED):
                 yield Caution(
                     code="ill-conditioned",
                     message=f"output {output.name}: eager fp32 itself is {share:.1%} of the RMS away from fp64",

@@ -109,9 +109,9 @@ def error_histogram(reference: Array, candidate: Array) -> Counts:
     Only elements finite on both sides are counted. Bucket i holds the float32 numbers whose bits, shifted right
     by 16, are i.
     """
-    error = np.abs(as_float64(candidate) - as_float64(reference)).ravel()
-    error = error[np.isfinite(error)]
-    clipped = np.minimum(error, np.finfo(np.float32).max).astype(np.float32)
+    y, c = as_float64(reference), as_float64(candidate)
+    finite = np.isfinite(y) & np.isfinite(c)
+    clipped = np.minimum(np.abs(c[finite] - y[finite]), np.finfo(np.float32).max).astype(np.float32)
     return np.bincount(clipped.view(np.uint32) >> 16, minlength=HISTOGRAM_BUCKETS).astype(np.int64)
 
 

@@ -89,9 +89,7 @@ def parse_model_uri(text: str) -> ModelUri:
         name, _, suffix = rest.partition("/")
         if name and suffix:
             return (
-                VersionUri(name=name, version=int(suffix))
-                if suffix.isdecimal()
-                else StageUri(name=name, stage=suffix)
+                VersionUri(name=name, version=int(suffix)) if suffix.isdecimal() else StageUri(name=name, stage=suffix)
             )
     raise UriError(f"{text!r} is not a model URI", hint=f"write {_FORMS}")
 

@@ -1,0 +1,148 @@
+"""Structure first, then values; every way of having compared nothing is visible."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.frames import comparison_of, frames, noisy, scores
+from validator.compare import Frame, FrameLookup, compare, dtype_kind, measure_variety
+
+
+def test_equal_outputs_compare_equal_and_everything_is_counted() -> None:
+    y = scores()
+    result = comparison_of(y, y)
+    assert result.structure == ()
+    assert result.samples == 16
+    assert result.elements == 160
+    assert result.outputs["output"].unequal == 0
+
+
+@given(st.integers(1, 20), st.integers(1, 20))
+def test_the_cut_into_frames_leaves_no_trace(left: int, right: int) -> None:
+    y = scores()
+    c = noisy(y, 1e-3)
+    whole = comparison_of(y, c).outputs["output"]
+    cut = compare(frames({"output": y}, left), frames({"output": c}, right)).outputs["output"]
+    assert cut.summary == whole.summary
+    assert cut.rows.tobytes() == whole.rows.tobytes()
+    assert (cut.histogram == whole.histogram).all()
+
+
+def test_an_output_missing_on_one_side_is_a_difference_on_either_side() -> None:
+    y = scores()
+    both, one = frames({"a": y, "b": y}), frames({"a": y})
+    missing = compare(both, one).structure
+    extra = compare(one, both).structure
+    assert [(d.output, d.what) for d in missing] == [("b", "missing")]
+    assert [(d.output, d.what) for d in extra] == [("b", "not among the reference's outputs")]
+    assert missing[0].count == 2
+
+
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        (np.zeros((16, 9)), "shape"),
+        (np.zeros((16, 10, 1)), "shape"),
+        (np.zeros((16, 10), np.int64), "dtype int64 instead of float64"),
+        (np.zeros((16, 10), np.bool_), "dtype bool"),
+    ],
+    ids=["fewer", "rank", "integer", "bool"],
+)
+def test_another_shape_or_kind_is_a_difference_and_no_value_is_compared(candidate: np.ndarray, words: str) -> None:
+    result = comparison_of(scores(), candidate)
+    assert words in result.structure[0].what
+    assert result.elements == 0
+
+
+def test_another_precision_is_no_difference() -> None:
+    y = scores()
+    assert comparison_of(y, y.astype(np.float16)).structure == ()
+
+
+def test_samples_that_the_reference_does_not_hold_are_a_difference_and_not_counted() -> None:
+    result = comparison_of(scores(8), scores(16))
+    assert result.samples == 8
+    assert result.structure[0].what == "samples that the reference does not hold"
+
+
+def test_a_candidate_with_fewer_samples_is_counted_with_fewer() -> None:
+    assert comparison_of(scores(16), scores(8)).samples == 8
+
+
+def test_an_empty_candidate_compares_nothing() -> None:
+    result = compare(frames({"output": scores()}), [])
+    assert result.samples == 0
+    assert result.elements == 0
+
+
+def test_an_output_without_a_batch_dimension_is_compared_whole() -> None:
+    y = np.arange(3.0)
+    reference = [Frame(start=0, stop=8, outputs={"anchors": y}, dtypes={"anchors": "float64"})]
+    candidate = [Frame(start=0, stop=8, outputs={"anchors": y + 1}, dtypes={"anchors": "float32"})]
+    output = compare(reference, candidate).outputs["anchors"]
+    assert output.elements == 3
+    assert output.summary.rms == 1
+
+
+def test_an_output_without_a_batch_dimension_is_unattributed_where_the_cuts_differ() -> None:
+    y = np.arange(3.0)
+    whole = [Frame(start=0, stop=8, outputs={"anchors": y}, dtypes={"anchors": "float64"})]
+    halves = [Frame(start=s, stop=s + 4, outputs={"anchors": y}, dtypes={"anchors": "float64"}) for s in (0, 4)]
+    result = compare(whole, halves)
+    assert result.unattributed == ("anchors",)
+    assert result.structure == ()
+    assert result.elements == 0
+
+
+def test_ragged_samples_are_compared_group_by_group() -> None:
+    short, long = np.ones((2, 3)), np.ones((2, 5))
+    source = [
+        Frame(start=0, stop=2, outputs={"y": short}, dtypes={"y": "float64"}),
+        Frame(start=2, stop=4, outputs={"y": long}, dtypes={"y": "float64"}),
+    ]
+    result = compare(source, source)
+    assert result.samples == 4
+    assert result.elements == 16
+
+
+def test_a_lookup_reads_backwards_too() -> None:
+    lookup = FrameLookup(frames({"output": scores()}, 4))
+    late, early = lookup.read(12, 16), lookup.read(0, 4)
+    assert late is not None
+    assert early is not None
+    assert early.outputs["output"].shape == (4, 10)
+
+
+def test_a_hole_in_the_reference_is_no_counterpart() -> None:
+    cut = frames({"output": scores()}, 4)
+    assert FrameLookup([cut[0], cut[2]]).read(0, 12) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("float16", "float"), ("bfloat16", "float"), ("uint8", "integer"), ("int64", "integer"), ("bool", "bool"),
+     ("complex64", "complex")],
+    ids=str,
+)  # fmt: skip
+def test_kinds_of_dtypes(dtype: str, kind: str) -> None:
+    assert dtype_kind(dtype) == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.full((4, 3), np.nan), "no finite number"),
+        (np.zeros((4, 3)), "zero everywhere"),
+        (np.ones((4, 3)), "the same for every sample"),
+    ],
+    ids=["nan", "zero", "constant"],
+)
+def test_a_reference_that_proves_nothing_is_seen(values: np.ndarray, words: str) -> None:
+    weakness = measure_variety(frames({"output": values}, 2))["output"].weakness
+    assert weakness is not None
+    assert words in weakness
+
+
+def test_a_reference_with_different_answers_is_no_weak_one() -> None:
+    assert measure_variety(frames({"output": scores()}))["output"].weakness is None

@@ -1,0 +1,349 @@
+"""The truth table, and the laws that no evidence may break."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.frames import SAMPLES, backend_evidence, completed, evidence, facts, frames, noisy, run_job, scores
+from validator.backends.catalog import CATALOG, REFERENCE
+from validator.backends.interface import RefusalKind
+from validator.compare import compare, measure_variety
+from validator.judge import Check, Decision, Evidence, Finding, Status, Verdict, decide, judge
+from validator.policy import BUILT_IN, Calibration, Policy
+from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
+from validator.worker.protocol import Refusal
+
+CPU = BUILT_IN["cpu"]
+ORT = CATALOG["onnxruntime-cpu"]
+
+
+def findings_of(decision: Decision, check: Check, backend: str | None = "onnxruntime-cpu") -> list[Finding]:
+    return [f for f in decision.findings if f.check is check and f.backend == backend]
+
+
+def with_backend(name: str, **changes: object) -> Evidence:
+    """Return healthy evidence in which one backend's evidence is changed."""
+    healthy = evidence()
+    return replace(
+        healthy,
+        backends=tuple(replace(b, **changes) if b.row.name == name else b for b in healthy.backends),  # type: ignore[arg-type]
+    )
+
+
+def test_healthy_evidence_passes() -> None:
+    decision = judge(CPU, evidence())
+    assert decision.verdict is Verdict.PASS
+    assert {f.status for f in decision.findings} == {Status.WITHIN}
+    assert decision.warnings == ()
+
+
+def test_a_candidate_over_its_budget_fails_and_says_by_how_much() -> None:
+    decision = judge(CPU, evidence(noisy(scores(), 1e-4)))
+    assert decision.verdict is Verdict.FAIL
+    pooled = next(f for f in findings_of(decision, Check.ERROR_RATIO) if f.metric == "error ratio")
+    assert pooled.measured == pytest.approx(100, rel=0.2)
+    assert pooled.limit == 10
+    assert pooled.sample is not None
+
+
+def test_one_bad_element_in_a_large_tensor_fails() -> None:
+    """The pooled ratio dilutes it; the largest element does not."""
+    y = scores(classes=100_000)
+    baseline, candidate = noisy(y, 1e-6, seed=2), noisy(y, 1e-6, seed=3)
+    candidate[5, 77] += 2e-4
+    reference = frames({"output": y})
+    rows = (
+        backend_evidence(REFERENCE, reference, reference),
+        backend_evidence("eager-cpu", reference, frames({"output": baseline})),
+        backend_evidence("onnxruntime-cpu", reference, frames({"output": candidate})),
+    )
+    decision = judge(CPU, evidence(backends=rows))
+    exceeded = [f.metric for f in decision.findings if f.status is Status.EXCEEDED]
+    assert exceeded == ["error ratio, worst element"]
+    worst = next(f for f in decision.findings if f.status is Status.EXCEEDED)
+    assert worst.sample == 5
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_non_finite_value_in_the_candidate_fails(bad: float) -> None:
+    candidate = noisy(scores(), 1e-6)
+    candidate[3, 4] = bad
+    decision = judge(CPU, evidence(candidate))
+    assert decision.verdict is Verdict.FAIL
+    assert findings_of(decision, Check.NON_FINITE)[0].sample == 3
+
+
+def test_a_candidate_of_nan_only_fails() -> None:
+    assert judge(CPU, evidence(np.full((SAMPLES, 10), np.nan))).verdict is Verdict.FAIL
+
+
+def outcomes() -> dict[str, tuple[Outcome | None, Verdict]]:
+    """Return every way in which a candidate's job can end, and the verdict that follows."""
+    job = run_job(ORT)
+
+    def refusal(kind: RefusalKind) -> Declined:
+        record = Refusal(job_id=job.job_id, nonce=job.nonce, kind=kind, stage="load", message="no such thing")
+        return Declined(job=job, refusal=record)
+
+    return {
+        "never ran": (None, Verdict.INCONCLUSIVE),
+        "backend missing": (refusal(RefusalKind.UNAVAILABLE), Verdict.INCONCLUSIVE),
+        "model does not run": (refusal(RefusalKind.MODEL), Verdict.FAIL),
+        "unsafe file": (refusal(RefusalKind.FORMAT), Verdict.REFUSED),
+        "killed": (Crashed(job=job, exit_status=-9, samples=8, log_tail="x"), Verdict.INCONCLUSIVE),
+        "exit 0 without proof": (Crashed(job=job, exit_status=0, samples=16, log_tail=""), Verdict.INCONCLUSIVE),
+        "timed out": (TimedOut(job=job, limit_s=3, samples=0, log_tail=""), Verdict.INCONCLUSIVE),
+        "lied": (Violated(job=job, what="wrong nonce", log_tail=""), Verdict.REFUSED),
+    }
+
+
+@pytest.mark.parametrize(("outcome", "verdict"), outcomes().values(), ids=outcomes().keys())
+def test_every_outcome_gives_its_verdict(outcome: Outcome | None, verdict: Verdict) -> None:
+    tried = with_backend("onnxruntime-cpu", outcome=outcome, main=None, repeat=None, batches=())
+    assert judge(CPU, tried).verdict is verdict
+
+
+@pytest.mark.parametrize("name", [REFERENCE, "eager-cpu"])
+def test_a_measure_that_cannot_run_is_inconclusive_whosever_fault_it_is(name: str) -> None:
+    job = run_job(CATALOG[name])
+    record = Refusal(job_id=name, nonce=job.nonce, kind=RefusalKind.MODEL, stage="fp64", message="no fp64 kernel")
+    broken = with_backend(name, outcome=Declined(job=job, refusal=record), main=None, repeat=None, batches=())
+    assert judge(CPU, broken).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"main": None},
+        {"repeat": None},
+        {"batches": ()},
+        {"main": compare(frames({"output": scores()}), frames({"output": scores()[:8]}))},
+        {"main": compare(frames({"output": scores()}), [])},
+        {"outcome": completed(ORT, nodes_elsewhere=3)},
+        {"outcome": completed(ORT, provider="CUDAExecutionProvider")},
+    ],
+    ids=["no comparison", "no repetition", "no batches", "half", "nothing", "nodes elsewhere", "other provider"],
+)
+def test_what_was_not_measured_never_passes(change: dict[str, object]) -> None:
+    assert judge(CPU, with_backend("onnxruntime-cpu", **change)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_setting_that_could_not_be_read_back_is_inconclusive() -> None:
+    outcome = completed(ORT)
+    settings = {k: v for k, v in outcome.environment.settings.items() if k != "graph_optimization"}
+    unread = replace(outcome, environment=outcome.environment.model_copy(update={"settings": settings}))
+    assert judge(CPU, with_backend("onnxruntime-cpu", outcome=unread)).verdict is Verdict.INCONCLUSIVE
+
+
+@given(st.data())
+def test_removing_a_backend_or_a_finding_never_improves_a_verdict(data: st.DataObject) -> None:
+    full = judge(CPU, evidence())
+    required = frozenset(CPU.required)
+    kept = data.draw(st.lists(st.sampled_from(full.findings), unique_by=id))
+    lost = {(f.check, f.backend) for f in full.findings} - {(f.check, f.backend) for f in kept}
+    needed = {key for key in lost if key[1] == "onnxruntime-cpu" or key[0] is Check.POWER}
+    verdict = decide(kept, required)
+    assert verdict is (Verdict.INCONCLUSIVE if needed or not kept else Verdict.PASS)
+
+
+@given(st.floats(1e-3, 100), st.floats(0.01, 1), st.floats(1e-7, 1e-3))
+def test_tightening_a_budget_never_turns_a_fail_into_a_pass(limit: float, factor: float, noise: float) -> None:
+    def verdict(error_ratio: float) -> Verdict:
+        policy = Policy.model_validate(
+            {"required": CPU.required, "budget": [{"backend": "onnxruntime-cpu", "error_ratio": error_ratio}]}
+        )
+        return judge(policy, tried).verdict
+
+    tried = evidence(noisy(scores(), noise))
+    loose, tight = verdict(limit), verdict(limit * factor)
+    assert (loose, tight) != (Verdict.FAIL, Verdict.PASS)
+
+
+@given(st.permutations(list(Status)), st.lists(st.sampled_from(list(Status)), min_size=1))
+def test_the_strongest_status_decides_whatever_the_order(_: object, statuses: list[Status]) -> None:
+    found = [Finding(check=Check.EXACT, status=s, message="") for s in statuses]
+    verdict = decide(found, frozenset({"onnxruntime-cpu"}))
+    if Status.REFUSED in statuses:
+        assert verdict is Verdict.REFUSED
+    elif Status.EXCEEDED in statuses:
+        assert verdict is Verdict.FAIL
+    else:
+        assert verdict is Verdict.INCONCLUSIVE
+
+
+def test_no_findings_and_no_backends_are_inconclusive() -> None:
+    assert decide([], frozenset()) is Verdict.INCONCLUSIVE
+    assert decide([], frozenset({"onnxruntime-cpu"})) is Verdict.INCONCLUSIVE
+    within = [Finding(check=Check.POWER, status=Status.WITHIN, message="")]
+    assert decide(within, frozenset({"eager-cpu"})) is Verdict.INCONCLUSIVE
+
+
+def test_a_required_backend_that_was_never_planned_is_inconclusive() -> None:
+    policy = Policy(required=("eager-cpu", "onnxruntime-cpu", "eager-cuda"))
+    assert judge(policy, evidence()).verdict is Verdict.INCONCLUSIVE
+
+
+def test_training_mode_fails_before_anything_ran() -> None:
+    healthy = evidence()
+    idle = tuple(replace(b, outcome=None, main=None, repeat=None, batches=()) for b in healthy.backends)
+    trained = replace(healthy, facts=facts(training=("aten.dropout: dropout_1",)), backends=idle, control=None)
+    decision = judge(CPU, trained)
+    assert decision.verdict is Verdict.FAIL
+    assert "dropout_1" in findings_of(decision, Check.TRAINING_MODE, None)[0].message
+
+
+def test_without_an_onnx_file_the_exporters_reason_is_given() -> None:
+    told = facts(export={"path": None, "message": "no ONNX function for aten.frobnicate"})
+    decision = judge(CPU, replace(evidence(), facts=told, has_onnx=False))
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert "aten.frobnicate" in findings_of(decision, Check.EXPORT, None)[0].message
+
+
+def test_a_static_batch_is_not_measurable_unless_the_policy_admits_it() -> None:
+    static = replace(evidence(), facts=facts(static_batch=1))
+    assert judge(CPU, static).verdict is Verdict.INCONCLUSIVE
+    admits = Policy.model_validate({"required": CPU.required, "checks": {"batch_invariance": "if-dynamic"}})
+    assert judge(admits, static).verdict is Verdict.PASS
+
+
+def test_a_model_that_depends_on_its_batch_mates_in_fp64_fails() -> None:
+    y = scores()
+    alone = compare(frames({"output": y}), frames({"output": noisy(y, 1e-5)}, 1))
+    decision = judge(CPU, with_backend(REFERENCE, batches=((1, alone),)))
+    assert decision.verdict is Verdict.FAIL
+    assert "batch mates" in (findings_of(decision, Check.BATCH, REFERENCE)[0].hint or "")
+
+
+def test_batch_noise_within_the_budget_passes_and_beyond_it_fails() -> None:
+    y = scores()
+    near = compare(frames({"output": y}), frames({"output": noisy(y, 1e-6)}, 1))
+    far = compare(frames({"output": y}), frames({"output": noisy(y, 1e-3)}, 1))
+    assert judge(CPU, with_backend("onnxruntime-cpu", batches=((1, near),))).verdict is Verdict.PASS
+    assert judge(CPU, with_backend("onnxruntime-cpu", batches=((1, far),))).verdict is Verdict.FAIL
+
+
+def test_another_shape_at_another_batch_size_fails() -> None:
+    y = scores()
+    other = compare(frames({"output": y}), frames({"output": y[:, :5]}, 1))
+    assert judge(CPU, with_backend("onnxruntime-cpu", batches=((1, other),))).verdict is Verdict.FAIL
+
+
+def test_a_row_that_promises_repeatability_fails_when_it_does_not_repeat() -> None:
+    y = scores()
+    again = compare(frames({"output": y}), frames({"output": noisy(y, 1e-9)}))
+    assert judge(CPU, with_backend("eager-cpu", repeat=again)).verdict is Verdict.FAIL
+
+
+def test_nan_that_repeats_is_repeatable() -> None:
+    y = scores()
+    y[2, 2] = np.nan
+    again = compare(frames({"output": y}), frames({"output": y.copy()}))
+    assert judge(CPU, with_backend("eager-cpu", repeat=again)).verdict is Verdict.PASS
+
+
+def test_integers_must_be_equal_to_the_last_one() -> None:
+    labels = np.arange(16)[:, None]
+    other = labels.copy()
+    other[9, 0] += 1
+    reference, same, wrong = frames({"y": labels}), frames({"y": labels}), frames({"y": other})
+
+    def verdict(candidate: list) -> Verdict:  # type: ignore[type-arg]
+        rows = (
+            backend_evidence(REFERENCE, reference, reference),
+            backend_evidence("eager-cpu", reference, same),
+            backend_evidence("onnxruntime-cpu", reference, candidate),
+        )
+        return judge(CPU, evidence(backends=rows, variety=measure_variety(reference))).verdict
+
+    assert verdict(same) is Verdict.PASS
+    assert verdict(wrong) is Verdict.FAIL
+
+
+def test_a_missing_output_fails() -> None:
+    y = scores()
+    two, one = frames({"a": y, "b": y}), frames({"a": y})
+    rows = (
+        backend_evidence(REFERENCE, two, two),
+        backend_evidence("eager-cpu", two, two),
+        backend_evidence("onnxruntime-cpu", two, one),
+    )
+    assert judge(CPU, evidence(backends=rows, variety=measure_variety(two))).verdict is Verdict.FAIL
+
+
+def test_too_few_samples_or_a_constant_reference_are_inconclusive() -> None:
+    assert judge(CPU, replace(evidence(), samples=7)).verdict is Verdict.INCONCLUSIVE
+    constant = measure_variety(frames({"output": np.ones((16, 3))}))
+    assert judge(CPU, replace(evidence(), variety=constant)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_one_constant_output_beside_others_is_a_warning() -> None:
+    varied = measure_variety(frames({"anchors": np.ones((16, 3)), "output": scores()}))
+    decision = judge(CPU, replace(evidence(), variety=varied))
+    assert decision.verdict is Verdict.PASS
+    assert [w.code for w in decision.warnings] == ["evidence"]
+
+
+def test_a_run_without_negative_control_or_with_one_that_was_missed_is_inconclusive() -> None:
+    healthy = evidence()
+    assert healthy.control is not None
+    assert judge(CPU, replace(healthy, control=None)).verdict is Verdict.INCONCLUSIVE
+    missed = replace(healthy, control=replace(healthy.control, caught=False))
+    assert judge(CPU, missed).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "calibration",
+    [
+        {"weights": "sha256:other"},
+        {"golden": "sha256:other"},
+        {"environment": {"onnxruntime-cpu": {"torch": "2.11.0"}}},
+        {"environment": {"onnxruntime-cpu": {"gpu": "NVIDIA H200"}}},
+    ],
+    ids=["weights", "golden", "library", "hardware"],
+)
+def test_budgets_measured_on_something_else_are_stale_and_block(calibration: dict[str, object]) -> None:
+    policy = Policy.model_validate({"required": CPU.required, "calibration": calibration})
+    decision = judge(policy, evidence())
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert "stale" in findings_of(decision, Check.BUDGET, None)[0].message
+
+
+def test_budgets_measured_on_this_are_not_stale() -> None:
+    fresh = Calibration(weights="sha256:" + "2" * 64, environment={"onnxruntime-cpu": {"torch": "2.14.1"}})
+    assert judge(CPU.model_copy(update={"calibration": fresh}), evidence()).verdict is Verdict.PASS
+
+
+def test_another_golden_dataset_than_the_policys_blocks() -> None:
+    policy = CPU.model_copy(update={"golden_digest": "sha256:" + "9" * 64})
+    assert judge(policy, evidence()).verdict is Verdict.INCONCLUSIVE
+
+
+def test_more_than_half_of_a_budget_is_a_warning_and_no_block() -> None:
+    decision = judge(CPU, evidence(noisy(scores(), 7e-6)))
+    assert decision.verdict is Verdict.PASS
+    assert "headroom" in {w.code for w in decision.warnings}
+
+
+def test_a_baseline_far_from_fp64_is_a_warning_that_names_the_model() -> None:
+    y = scores()
+    reference = frames({"output": y})
+    rows = (
+        backend_evidence(REFERENCE, reference, reference),
+        backend_evidence("eager-cpu", reference, frames({"output": noisy(y, 0.05, seed=2)})),
+        backend_evidence("onnxruntime-cpu", reference, frames({"output": noisy(y, 0.05, seed=3)})),
+    )
+    decision = judge(CPU, evidence(backends=rows))
+    assert decision.verdict is Verdict.PASS
+    assert [w.code for w in decision.warnings] == ["ill-conditioned"]
+
+
+def test_nan_measured_is_never_within() -> None:
+    nan = Finding(check=Check.ERROR_RATIO, status=Status.WITHIN, message="", measured=math.nan, limit=1.0)
+    assert not (nan.measured <= nan.limit)  # type: ignore[operator]
+    decision = judge(CPU, with_backend("onnxruntime-cpu", main=compare(frames({"output": np.full((16, 10), np.nan)}),
+                                                                       frames({"output": np.full((16, 10), np.nan)}))))  # fmt: skip
+    assert decision.verdict is Verdict.FAIL

@@ -1,0 +1,163 @@
+"""Laws of the numbers: what they are, what they do with NaN, and that cutting and ordering leave no trace."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from validator.backends.catalog import UNIT_ROUNDOFF, Precision
+from validator.metrics import (
+    HISTOGRAM_BUCKETS,
+    cosine,
+    divide_by_floor,
+    error_histogram,
+    error_ratios,
+    histogram_quantile,
+    sample_rows,
+    summarize,
+)
+
+FINITE = st.floats(min_value=-1e6, max_value=1e6, allow_nan=False, width=32)
+ANY = st.floats(width=32)
+ARRAYS = hnp.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 7)), elements=FINITE)
+U32 = UNIT_ROUNDOFF[Precision.IEEE]
+
+
+@given(ARRAYS)
+def test_identical_arrays_have_no_error(values: np.ndarray) -> None:
+    rows = sample_rows(0, values, values)
+    assert summarize(rows).rms == 0
+    assert summarize(rows).element_max == 0
+    assert rows["unequal"].sum() == 0
+    assert rows["nonfinite_mismatches"].sum() == 0
+
+
+@given(hnp.arrays(np.float32, (4, 5), elements=ANY), st.integers(0, 19), st.sampled_from([np.nan, np.inf, -np.inf]))
+def test_a_non_finite_value_on_one_side_only_is_always_a_mismatch(values: np.ndarray, at: int, bad: float) -> None:
+    reference = values.copy()
+    reference.flat[at] = 1.0
+    candidate = reference.copy()
+    candidate.flat[at] = bad
+    assert sample_rows(0, reference, candidate)["nonfinite_mismatches"].sum() == 1
+    assert sample_rows(0, candidate, reference)["nonfinite_mismatches"].sum() == 1
+
+
+def test_opposite_infinities_are_a_mismatch_and_equal_ones_are_not() -> None:
+    reference = np.array([[np.inf, -np.inf, np.nan, 1.0]])
+    same = sample_rows(0, reference, reference.copy())
+    assert same["nonfinite_mismatches"][0] == 0
+    assert same["compared"][0] == 1
+    assert sample_rows(0, reference, -reference)["nonfinite_mismatches"][0] == 2
+
+
+def test_the_rms_is_what_numpy_says() -> None:
+    rng = np.random.default_rng(0)
+    reference, error = rng.normal(size=(9, 40)), rng.normal(size=(9, 40))
+    summary = summarize(sample_rows(0, reference, reference + error))
+    assert summary.rms == pytest.approx(np.sqrt((error**2).mean()), rel=1e-12)
+    assert summary.rms_reference == pytest.approx(np.sqrt((reference**2).mean()), rel=1e-12)
+    assert summary.element_max == pytest.approx(np.abs(error).max(), rel=1e-12)
+    assert summary.sample_max == pytest.approx(np.sqrt((error**2).mean(axis=1)).max(), rel=1e-12)
+
+
+def test_the_worst_element_is_named_with_both_values() -> None:
+    reference = np.zeros((3, 2, 2))
+    candidate = reference.copy()
+    candidate[2, 1, 0] = -7.0
+    worst = summarize(sample_rows(10, reference, candidate)).worst
+    assert worst is not None
+    assert (worst.sample, worst.index, worst.reference, worst.candidate, worst.abs_error) == (12, 2, 0.0, -7.0, 7.0)
+
+
+@given(ARRAYS, st.randoms(use_true_random=False), st.integers(1, 6))
+def test_any_cut_and_any_order_give_the_same_summary(values: np.ndarray, random: object, size: int) -> None:
+    candidate = values * np.float32(1.001) + np.float32(0.1)
+    whole = summarize(sample_rows(0, values, candidate))
+    parts = [sample_rows(i, values[i : i + size], candidate[i : i + size]) for i in range(0, len(values), size)]
+    random.shuffle(parts)  # type: ignore[attr-defined]
+    assert summarize(np.concatenate(parts)) == whole
+
+
+def test_nothing_compared_gives_nan_that_no_limit_admits() -> None:
+    summary = summarize(sample_rows(0, np.full((2, 3), np.nan), np.full((2, 3), np.nan)))
+    assert math.isnan(summary.rms)
+    ratios = error_ratios(summary, None, unit_roundoff=U32)
+    assert not ratios.pooled <= 1e300
+
+
+def test_shapes_that_differ_are_a_mistake_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="cannot be compared"):
+        sample_rows(0, np.zeros((2, 3)), np.zeros((2, 4)))
+
+
+@given(ARRAYS, st.integers(-20, 20))
+def test_the_error_ratio_does_not_depend_on_the_scale_of_the_output(values: np.ndarray, power: int) -> None:
+    """A fixed atol does: that is why there is a ratio."""
+    y = values.astype(np.float64)
+    b, c = y + 1e-3, y - 3e-3
+
+    def ratio(scale: float) -> float:
+        candidate, baseline = sample_rows(0, y * scale, c * scale), sample_rows(0, y * scale, b * scale)
+        return error_ratios(summarize(candidate), summarize(baseline), unit_roundoff=U32).pooled
+
+    assert ratio(2.0**power) == pytest.approx(ratio(1.0), rel=1e-6)
+
+
+def test_an_exact_baseline_leaves_the_unit_roundoff_as_floor() -> None:
+    y = np.ones((2, 3))
+    exact = summarize(sample_rows(0, y, y))
+    off = summarize(sample_rows(0, y, y * (1 + 4 * U32)))
+    assert error_ratios(off, exact, unit_roundoff=U32).pooled == pytest.approx(4, rel=1e-6)
+
+
+def test_dividing_by_a_floor_of_zero_is_zero_or_infinite_and_never_nan() -> None:
+    assert divide_by_floor(0.0, [0.0]) == 0
+    assert divide_by_floor(1e-30, [0.0]) == math.inf
+    assert math.isnan(divide_by_floor(math.nan, [1.0]))
+    assert math.isnan(divide_by_floor(1.0, [1.0, math.nan]))
+
+
+@given(hnp.arrays(np.float64, st.integers(1, 300), elements=st.floats(0, 1e30)), st.sampled_from([0.5, 0.99, 1.0]))
+def test_a_histogram_quantile_is_never_too_small_and_at_most_one_percent_too_large(
+    errors: np.ndarray, share: float
+) -> None:
+    histogram = error_histogram(np.zeros_like(errors), errors)
+    exact = float(np.sort(errors)[max(0, math.ceil(share * len(errors)) - 1)])
+    found = histogram_quantile(histogram, share)
+    assert found >= np.float32(exact) * (1 - 1e-7)
+    assert found <= exact * 1.01 + 1e-37
+
+
+def test_histograms_merge_by_addition_and_skip_what_is_not_finite() -> None:
+    errors = np.array([0.0, 1.0, np.nan, np.inf])
+    histogram = error_histogram(np.zeros(4), errors)
+    assert histogram.sum() == 2
+    assert len(histogram) == HISTOGRAM_BUCKETS
+    halves = error_histogram(np.zeros(2), errors[:2]) + error_histogram(np.zeros(2), errors[2:])
+    assert (halves == histogram).all()
+    assert math.isnan(histogram_quantile(np.zeros(HISTOGRAM_BUCKETS, np.int64), 0.5))
+
+
+def test_flips_are_counted_for_vectors_of_scores_only() -> None:
+    y = np.array([[1.0, 2.0], [3.0, 1.0]])
+    rows = sample_rows(0, y, y[:, ::-1].copy())
+    assert rows["top1_flip"].tolist() == [1, 1]
+    assert rows["margin"].tolist() == [1.0, 2.0]
+    image = sample_rows(0, np.zeros((2, 2, 2)), np.zeros((2, 2, 2)))
+    assert image["top1_flip"].tolist() == [-1, -1]
+
+
+def test_complex_errors_count_both_parts() -> None:
+    y = np.array([[1 + 1j]])
+    assert summarize(sample_rows(0, y, y + (3 + 4j))).element_max == 4
+    assert sample_rows(0, y, y)["elements"][0] == 2
+
+
+def test_cosine_is_blind_to_a_small_fault() -> None:
+    y = np.random.default_rng(0).normal(size=(8, 1000))
+    c = y.copy()
+    c[:, 7] *= 1.01
+    assert cosine(sample_rows(0, y, c)) > 0.9999999

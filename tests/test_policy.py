@@ -1,0 +1,117 @@
+"""A policy is understood to the last key, or it is an error."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from validator.backends.catalog import CATALOG, Precision
+from validator.errors import BackendError, PolicyError
+from validator.policy import BUILT_IN, Limits, Policy, parse_policy
+
+REQUIRED = 'required = ["eager-cpu", "onnxruntime-cpu"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("required = [", "not TOML"),
+        ('requierd = ["eager-cpu"]', "unknown key requierd"),
+        ("required = []", "required is empty"),
+        ('required = ["eager-cpu"]', "only eager-cpu"),
+        ('required = ["reference", "eager-cpu"]', "not a candidate"),
+        (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = inf', "is not a limit that can fail"),
+        (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = nan', "is not a limit that can fail"),
+        (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = -3', "is not a limit that can fail"),
+        (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = 0', "is not a limit that can fail"),
+        (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = "3"', "budget.0.error_ratio"),
+        (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"', "budget.0.error_ratio: Field required"),
+        (
+            REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = 3\n' * 2,
+            "two budgets for onnxruntime-cpu",
+        ),
+        (REQUIRED + '[[budget]]\nbackend = "eager-cpu"\nerror_ratio = 3', "has no budget"),
+        (REQUIRED + "batch_size = 0", "batch_size"),
+        (REQUIRED + '[backends.eager-cpu]\nlike = "eager-cuda"', "would redefine"),
+        (REQUIRED + '[backends.mine]\nlike = "eager-cuda"\ntf23 = true', "unknown key tf23"),
+        (REQUIRED + '[backends.mine]\nlike = "eager-cuda"\nmatmul_precision = "fast"', "matmul_precision"),
+        (REQUIRED + '[backends.mine]\ndevice = "cpu"', "runtime: Field required"),
+        (REQUIRED + "[formats]\npickles = true", "unknown key formats.pickles"),
+        (REQUIRED + "[worker]\ndeadline_s = -1", "deadline_s"),
+    ],
+)
+def test_a_policy_that_cannot_be_used_says_why(text: str, words: str) -> None:
+    with pytest.raises(PolicyError, match="policy.toml|backends") as caught:
+        parse_policy(text, origin="policy.toml")
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['required = ["onnx-gpu"]', REQUIRED + '[[budget]]\nbackend = "onnxruntime-gpuu"\nerror_ratio = 3',
+     REQUIRED + '[backends.mine]\nlike = "onnxruntime-gpuu"'],
+    ids=["required", "budget", "like"],
+)  # fmt: skip
+def test_an_unknown_backend_gets_the_nearest_known_name(text: str) -> None:
+    with pytest.raises(BackendError) as caught:
+        parse_policy(text, origin="policy.toml")
+    assert "did you mean onnxruntime-gpu?" in (caught.value.hint or "")
+
+
+def test_all_faults_are_named_together() -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy("batch_size = 0\nsamples_min = 0\nfoo = 1", origin="policy.toml")
+    assert all(word in caught.value.message for word in ("batch_size", "samples_min", "foo"))
+
+
+def test_the_default_policy_requires_the_four_backends_of_a_gpu_deployment() -> None:
+    assert set(BUILT_IN["default"].required) == {"eager-cpu", "eager-cuda", "cudnn-deterministic", "onnxruntime-gpu"}
+
+
+def test_a_users_row_starts_from_another_and_may_name_any_device() -> None:
+    policy = parse_policy(
+        REQUIRED + '[backends.second-gpu]\nlike = "eager-cuda"\ndevice = "cuda:1"\n', origin="policy.toml"
+    )
+    row = policy.rows["second-gpu"]
+    assert row.device == "cuda:1"
+    assert row.device_index == 1
+    assert row.model_dump(exclude={"name", "device", "summary"}) == CATALOG["eager-cuda"].model_dump(
+        exclude={"name", "device", "summary"}
+    )
+
+
+def test_a_row_is_judged_as_what_it_runs() -> None:
+    policy = parse_policy(
+        REQUIRED + '[backends.loose]\nlike = "onnxruntime-gpu"\nuse_tf32 = true\n'
+        '[backends.half]\nlike = "eager-cpu"\nautocast = "bfloat16"\n',
+        origin="policy.toml",
+    )
+    assert policy.rows["loose"].precision is Precision.TF32
+    assert policy.rows["half"].precision is Precision.BF16
+
+
+@pytest.mark.parametrize(
+    ("backend", "output", "limit"),
+    [("onnxruntime-cpu", "logits", 2.0), ("onnxruntime-cpu", "boxes", 3.0), ("eager-cuda", "logits", 10.0)],
+)
+def test_the_most_particular_budget_counts(backend: str, output: str, limit: float) -> None:
+    policy = parse_policy(
+        REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = 3\n'
+        '[[budget]]\nbackend = "onnxruntime-cpu"\noutput = "logits"\nerror_ratio = 2\n',
+        origin="policy.toml",
+    )
+    assert policy.limits_for(CATALOG[backend], output).error_ratio == limit
+
+
+@given(st.floats(1e-3, 1e6))
+def test_limits_that_are_not_given_follow_from_the_pooled_one(ratio: float) -> None:
+    limits = Limits.from_ratio(ratio)
+    assert limits.error_ratio <= limits.error_ratio_p99 <= limits.error_ratio_max <= limits.error_ratio_element
+
+
+def test_the_digest_sees_every_value_and_no_comment() -> None:
+    plain = parse_policy(REQUIRED, origin="a")
+    commented = parse_policy("# why\n" + REQUIRED, origin="b")
+    tightened = parse_policy(REQUIRED + "samples_min = 9", origin="c")
+    assert plain.digest == commented.digest
+    assert plain.digest != tightened.digest
+    assert Policy().digest != plain.digest

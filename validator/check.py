@@ -1,0 +1,398 @@
+"""The use case behind `validator check`: from a URI to a verdict on disk, then to MLflow.
+
+Writing and annotating are separate steps after judging, in that order: a failed annotation cannot lose the report.
+"""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from validator.backends.catalog import Backend, find_backend
+from validator.backends.interface import ModelFacts
+from validator.errors import AnnotationFailed, CouldNotRun, DigestChanged, FormatRefused, GoldenError, PolicyError
+from validator.evidence import compare_runs, plant_fault, variety_of
+from validator.executors.local import run_jobs
+from validator.golden.dataset import GoldenDataset, open_golden
+from validator.judge import BackendEvidence, Evidence, Verdict, judge
+from validator.manifest import measure_folder
+from validator.plan import Target, check_fit, choose_rows, needs_onnx, plan_probe, plan_runs
+from validator.policy import BUILT_IN, Policy, parse_policy
+from validator.registry.interface import Annotation, AnnotationReceipt, Registry, resolve_text
+from validator.report.annotation import annotation_metrics, description_block, version_tags
+from validator.report.build import RunInfo, build_document
+from validator.report.model import VerdictDocument
+from validator.report.progress import Progress
+from validator.report.write import write_document
+from validator.subject import (
+    OnnxFile,
+    OnnxOrigin,
+    Program,
+    ProgramFormat,
+    StagedModel,
+    Subject,
+    find_onnx,
+    find_program,
+)
+from validator.worker.launch import Limits
+from validator.worker.outcome import Completed, Outcome
+
+ONNX_TAG = "validator.onnx"
+VERDICT_NAME = "verdict.json"
+ONNX_FOLDER = "onnx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """What the user asked for."""
+
+    uri: str
+    output: Path
+    """Folder for verdict.json and the exported ONNX file."""
+    policy: str = "default"
+    """Path of a TOML file, or the name of a built-in policy."""
+    golden: str | None = None
+    """Folder or URI; None: the policy's."""
+    onnx: str | None = None
+    """File, folder or URI; None: tag, artifact or export."""
+    backends: tuple[str, ...] = ()
+    """Added to the required ones."""
+    annotate: bool = True
+    command: tuple[str, ...] = ()
+    """To repeat the check."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What came of it."""
+
+    document: VerdictDocument
+    verdict: Verdict
+    path: Path
+    """Of verdict.json."""
+    receipt: AnnotationReceipt | None = None
+    annotation_error: AnnotationFailed | None = None
+    """The verdict stands; MLflow does not show it."""
+
+
+def check(request: CheckRequest, registry: Registry, progress: Progress) -> CheckResult:
+    """Check a registered model and write its verdict.
+
+    Raises:
+        ValidatorError: the gate could not do its work; no verdict is written then.
+    """
+    started = datetime.now(UTC)
+    policy = load_policy(request.policy)
+    for name in request.backends:
+        find_backend(name, policy.rows)
+    with scratch_folder() as scratch:
+        subject = resolve_text(registry, request.uri)
+        progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
+        staged = registry.stage(subject, scratch / "subject")
+        program = admit_program(staged, policy)
+        progress.stage("stage", f"{staged.manifest.size_bytes / 1e6:,.0f} MB, {staged.manifest.digest[:15]}")
+        golden_uri, golden = open_golden_uri(request.golden or policy.golden, registry, scratch / "golden")
+        progress.stage("golden", f"{golden.manifest.name}, {golden.samples} samples, {golden.digest[:15]}")
+        onnx = find_onnx_file(request.onnx, staged, registry, scratch / "onnx")
+        run = Run(policy=policy, staged=staged, program=program, golden=golden, scratch=scratch, progress=progress)
+        evidence, onnx = run.gather(request.backends, onnx)
+        verify_unchanged(staged, onnx)
+        progress.stage("judge", f"{len(evidence.backends)} backends")
+        decision = judge(policy, evidence)
+        info = RunInfo(
+            check_id=secrets.token_hex(8),
+            created_utc=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
+            command=request.command,
+            policy_origin=request.policy,
+            sandbox="none",
+            retries=retries(evidence),
+        )
+        document = build_document(
+            run=info,
+            staged=staged,
+            program=program,
+            onnx=onnx,
+            golden=golden,
+            golden_uri=golden_uri,
+            policy=policy,
+            evidence=evidence,
+            decision=decision,
+        )
+        path = write_evidence(document, onnx, request.output)
+        progress.stage("write", str(path))
+        result = CheckResult(document=document, verdict=decision.verdict, path=path)
+        return annotate(result, subject, registry, request.output, progress) if request.annotate else result
+
+
+# --- What is needed before anything runs ----------------------------------------------------------------------
+
+
+def load_policy(name: str) -> Policy:
+    """Read a policy file, or take a built-in one by name.
+
+    Raises:
+        PolicyError: no such file, or one that cannot be used.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    path = Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise PolicyError(
+            f"policy {name} cannot be read: {reason}",
+            hint=f"name a TOML file or a built-in policy: {', '.join(BUILT_IN)}",
+        ) from error
+    return parse_policy(text, origin=name)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give a private folder outside the working directory, and remove it with all that is in it.
+
+    Raises:
+        CouldNotRun: there is no place for one.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="validator-")
+    except OSError as error:
+        raise CouldNotRun(f"no scratch folder can be made: {error.strerror}", hint="set TMPDIR") from error
+    with folder as name:
+        yield Path(name)
+
+
+def admit_program(staged: StagedModel, policy: Policy) -> Program:
+    """Find the subject's program and require that the policy allows its format.
+
+    Raises:
+        FormatRefused: no program, or a format that runs code when it is loaded.
+    """
+    program = find_program(staged)
+    if program.format is not ProgramFormat.EXPORTED and not policy.formats.pickle:
+        relative = program.path.relative_to(staged.folder)
+        raise FormatRefused(
+            f"{relative} is a {program.format.value} file; this policy allows none",
+            hint="log it again as torch.export (MLflow's default since 3.14), or set formats.pickle = true in the policy",
+        )
+    return program
+
+
+def open_golden_uri(uri: str | None, registry: Registry, folder: Path) -> tuple[str, GoldenDataset]:
+    """Open a golden dataset from a local folder or from the registry.
+
+    Raises:
+        GoldenError: none was named, or it cannot be used.
+        UriError: it is not in the registry.
+    """
+    if uri is None:
+        raise GoldenError(
+            "no golden dataset is named",
+            hint="name one with --golden FOLDER, or with `golden` in the policy; make one: validator golden create",
+        )
+    path = registry.fetch(uri, folder) if ":/" in uri else Path(uri)
+    return uri, open_golden(path)
+
+
+def find_onnx_file(option: str | None, staged: StagedModel, registry: Registry, folder: Path) -> OnnxFile | None:
+    """Find the ONNX file to validate: the option, the version's tag, the subject's artifacts. None: export one.
+
+    Raises:
+        FormatRefused: what was named holds no ONNX file, or several.
+    """
+    tagged = dict(staged.subject.tags).get(ONNX_TAG)
+    for source, origin in ((option, OnnxOrigin.OPTION), (tagged, OnnxOrigin.TAG)):
+        if source is None:
+            continue
+        local = Path(source)
+        fetched = registry.fetch(source, folder) if ":/" in source else copy_onnx(local, folder)
+        return _onnx_file(fetched, origin, source)
+    own = find_onnx(staged)
+    if own is None:
+        return None
+    return _onnx_file(own, OnnxOrigin.ARTIFACT, own.relative_to(staged.folder).as_posix())
+
+
+def copy_onnx(source: Path, folder: Path) -> Path:
+    """Copy an ONNX file and the data files beside it, or a folder, so that nobody changes it under the check.
+
+    Raises:
+        FormatRefused: it does not exist or cannot be read.
+    """
+    try:
+        if source.is_dir():
+            return Path(shutil.copytree(source, folder, symlinks=True))
+        folder.mkdir()
+        for path in [source, *sorted(source.parent.glob("*.data"))]:
+            shutil.copy2(path, folder / path.name, follow_symlinks=False)
+    except OSError as error:
+        raise FormatRefused(f"{source} cannot be read: {error.strerror}") from error
+    return folder / source.name
+
+
+def _onnx_file(path: Path, origin: OnnxOrigin, source: str) -> OnnxFile:
+    """Describe the one ONNX file at a path.
+
+    Raises:
+        FormatRefused: none, or several.
+    """
+    found = sorted(path.rglob("*.onnx")) if path.is_dir() else [path]
+    if len(found) != 1 or not found[0].is_file():
+        raise FormatRefused(f"{source} holds {len(found) if path.is_dir() else 'no'} ONNX files, one is needed")
+    return OnnxFile(path=found[0], manifest=measure_folder(found[0].parent), origin=origin, source=source)
+
+
+# --- The runs -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything that the workers work on."""
+
+    policy: Policy
+    staged: StagedModel
+    program: Program
+    golden: GoldenDataset
+    scratch: Path
+    progress: Progress
+
+    def gather(self, extra: Sequence[str], onnx: OnnxFile | None) -> tuple[Evidence, OnnxFile | None]:
+        """Probe, run, compare. Returns the evidence and the ONNX file, which may have been exported here."""
+        wanted = choose_rows(self.policy, extra, reference_device="cpu")
+        export_path = self.scratch / "export" / "model.onnx" if needs_onnx(wanted) and onnx is None else None
+        probe = self._probe(export_path)
+        facts = probe.facts if isinstance(probe, Completed) else None
+        if facts is None:
+            return self._evidence(wanted, probe=probe, facts=None, onnx=onnx, runs=None), onnx
+        check_fit(self.golden, facts)
+        if export_path is not None and facts.export is not None and facts.export.path is not None:
+            onnx = replace(_onnx_file(export_path, OnnxOrigin.EXPORT, "the staged program"), source="exported")
+        rows = choose_rows(self.policy, extra, reference_device=_reference_device(probe))
+        runs = None if facts.training else self._run(rows, facts, onnx)
+        return self._evidence(rows, probe=probe, facts=facts, onnx=onnx, runs=runs), onnx
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of every worker."""
+        return self.policy.worker.threads or len(os.sched_getaffinity(0))
+
+    @property
+    def limits(self) -> Limits:
+        """What a worker may take."""
+        return Limits(deadline_s=self.policy.worker.deadline_s)
+
+    def _probe(self, export_path: Path | None) -> Outcome:
+        if export_path is not None:
+            export_path.parent.mkdir()
+        job = plan_probe(self.program, self.golden, export_path=export_path, threads=self.threads)
+        (outcome,) = run_jobs([job], scratch=self.scratch, limits=self.limits, on_event=self.progress.job)
+        return outcome
+
+    def _run(self, rows: Sequence[Backend], facts: ModelFacts, onnx: OnnxFile | None) -> dict[str, BackendEvidence]:
+        target = Target(program=self.program, onnx=onnx, golden=self.golden, facts=facts)
+        jobs = plan_runs(self.policy, rows, target, threads=self.threads)
+        outcomes = run_jobs(jobs, scratch=self.scratch, limits=self.limits, on_event=self.progress.job)
+        return compare_runs(rows, outcomes)
+
+    def _evidence(
+        self,
+        rows: Sequence[Backend],
+        *,
+        probe: Outcome,
+        facts: ModelFacts | None,
+        onnx: OnnxFile | None,
+        runs: dict[str, BackendEvidence] | None,
+    ) -> Evidence:
+        """Put the evidence together, with the negative control last: it judges with everything else in place."""
+        backends = runs or {row.name: BackendEvidence(row=row, outcome=None) for row in rows}
+        evidence = Evidence(
+            samples=self.golden.samples,
+            golden_digest=self.golden.digest,
+            weights_digest=self.staged.weights_digest,
+            facts=facts,
+            probe=probe,
+            onnx_required=needs_onnx(rows),
+            has_onnx=onnx is not None,
+            backends=tuple(backends[row.name] for row in rows),
+            variety=variety_of(backends),
+        )
+        return replace(evidence, control=plant_fault(self.policy, evidence))
+
+
+def _reference_device(probe: Outcome) -> str:
+    """Return `cuda` where the probe's process saw a GPU: fp64 there is 60 times faster, and equal to 4e-15."""
+    return "cuda" if isinstance(probe, Completed) and "gpu" in probe.environment.fingerprint else "cpu"
+
+
+def retries(evidence: Evidence) -> tuple[str, ...]:
+    """Say which jobs needed a second process."""
+    return tuple(
+        f"{b.row.name}: {b.outcome.first_failure}"
+        for b in evidence.backends
+        if b.outcome is not None and b.outcome.first_failure is not None
+    )
+
+
+def verify_unchanged(staged: StagedModel, onnx: OnnxFile | None) -> None:
+    """Hash what was tested once more: the workers ran somebody else's code beside it.
+
+    Raises:
+        DigestChanged: the bytes are not those that were staged.
+    """
+    pairs = [(staged.folder, staged.manifest)]
+    if onnx is not None:
+        pairs.append((onnx.path.parent, onnx.manifest))
+    for folder, before in pairs:
+        after = measure_folder(folder)
+        if after.digest != before.digest:
+            raise DigestChanged(
+                f"{staged.subject.title} changed while it was checked: {before.digest[:15]} became {after.digest[:15]}",
+                hint="a worker wrote to what it was given: do not trust this model",
+            )
+
+
+# --- The evidence on disk and in MLflow -----------------------------------------------------------------------
+
+
+def write_evidence(document: VerdictDocument, onnx: OnnxFile | None, output: Path) -> Path:
+    """Write verdict.json, and beside it the ONNX file if the gate made it, so that what was tested can be served.
+
+    Raises:
+        ReportFailed: it could not be written; nothing half-written stays.
+    """
+    if onnx is not None and onnx.origin is OnnxOrigin.EXPORT:
+        copy_folder(onnx.path.parent, output / ONNX_FOLDER)
+    return write_document(document, output / VERDICT_NAME)
+
+
+def annotate(
+    result: CheckResult, subject: Subject, registry: Registry, output: Path, progress: Progress
+) -> CheckResult:
+    """Write the verdict to MLflow. A failure is kept in the result and changes no verdict."""
+    document = result.document
+    artifacts = {VERDICT_NAME: result.path}
+    if document.onnx is not None and document.onnx.origin == OnnxOrigin.EXPORT:
+        artifacts[ONNX_FOLDER] = output / ONNX_FOLDER
+    annotation = Annotation(
+        subject=subject,
+        check_id=document.check_id,
+        verdict=document.verdict,
+        headline=document.headline,
+        description_block=description_block(document, report_uri=VERDICT_NAME),
+        version_tags=version_tags(document),
+        metrics=annotation_metrics(document),
+        artifacts=artifacts,
+        dataset=(document.golden.name, document.golden.digest),
+    )
+    try:
+        receipt = registry.annotate(annotation)
+    except AnnotationFailed as error:
+        return replace(result, annotation_error=error)
+    progress.stage("annotate", receipt.run_uri)
+    return replace(result, receipt=receipt)

@@ -1,0 +1,177 @@
+"""From outcomes to evidence: runs compared with the reference, with themselves, and with a planted fault."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from validator.backends.catalog import BASELINE, REFERENCE, Backend
+from validator.compare import Comparison, Frame, FrameSource, OutputComparison, OutputVariety, compare, measure_variety
+from validator.judge import (
+    EXACT_KINDS,
+    BackendEvidence,
+    Control,
+    Evidence,
+    Status,
+    judge_values,
+    noise_floors,
+)
+from validator.metrics import Array
+from validator.policy import Policy
+from validator.worker.outcome import Completed, Outcome
+from validator.worker.protocol import PassKind, RunJob
+from validator.worker.spool import Spool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolPass:
+    """One pass of a completed run, as frames in order of their samples."""
+
+    spool: Spool
+    name: str
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Yield the frames, one in memory at a time."""
+        for header, outputs in self.spool.read_pass(self.name):
+            yield Frame(start=header.start, stop=header.stop, outputs=outputs, dtypes=header.dtypes)
+
+
+def compare_runs(rows: Sequence[Backend], outcomes: Iterable[Outcome]) -> dict[str, BackendEvidence]:
+    """Compare every completed run as soon as it and the reference are there.
+
+    Args:
+        rows: all rows of the check, in the order of the report.
+        outcomes: outcomes of run jobs, in any order; consumed lazily.
+
+    Returns:
+        Evidence by row name, one for every row, with outcome None for rows that had no job.
+    """
+    by_name = {row.name: BackendEvidence(row=row, outcome=None) for row in rows}
+    reference: Spool | None = None
+    waiting: list[str] = []
+    for outcome in outcomes:
+        name = outcome.job.job_id
+        by_name[name] = _compare_with_itself(by_name[name].row, outcome)
+        spool = spool_of(outcome)
+        if name == REFERENCE:
+            reference = spool
+        elif spool is not None:
+            waiting.append(name)
+        if reference is not None:
+            for ready in waiting:
+                by_name[ready] = _compare_with_reference(by_name[ready], reference)
+            waiting = []
+    return by_name
+
+
+def spool_of(outcome: Outcome | None) -> Spool | None:
+    """Return the frames of a completed run."""
+    return outcome.spool if isinstance(outcome, Completed) else None
+
+
+def _compare_with_reference(evidence: BackendEvidence, reference: Spool) -> BackendEvidence:
+    candidate = spool_of(evidence.outcome)
+    if candidate is None:
+        return evidence
+    main = compare(SpoolPass(spool=reference, name=PassKind.MAIN), SpoolPass(spool=candidate, name=PassKind.MAIN))
+    return replace(evidence, main=main)
+
+
+def _compare_with_itself(row: Backend, outcome: Outcome) -> BackendEvidence:
+    """Compare a run's repetition and its other batch sizes with its own main pass."""
+    spool, job = spool_of(outcome), outcome.job
+    if spool is None or not isinstance(job, RunJob):
+        return BackendEvidence(row=row, outcome=outcome)
+    main = SpoolPass(spool=spool, name=PassKind.MAIN)
+    compared: dict[str, Comparison] = {
+        p.name: compare(main, SpoolPass(spool=spool, name=p.name)) for p in job.passes if p.kind is not PassKind.MAIN
+    }
+    return BackendEvidence(
+        row=row,
+        outcome=outcome,
+        repeat=compared.get(PassKind.REPEAT),
+        batches=tuple((p.batch_size, compared[p.name]) for p in job.passes if p.kind is PassKind.BATCH),
+    )
+
+
+# --- The negative control -------------------------------------------------------------------------------------
+
+JUST_OVER = 1.01
+"""Planted error ratio over its limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedOutput:
+    """The reference's frames with one output moved away from the truth by a known amount."""
+
+    source: FrameSource
+    output: str
+    distance: float
+    """Added to and subtracted from elements in turn, so that the RMS error is exactly this; integers move by one."""
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Yield frames in which only that output differs."""
+        for frame in self.source:
+            moved = _move(frame.outputs[self.output], self.distance)
+            yield replace(frame, outputs={**frame.outputs, self.output: moved})
+
+
+def _move(values: Array, distance: float) -> Array:
+    """Move every element by the distance, up and down in turn; integers and booleans by one step."""
+    if values.dtype == np.bool_:
+        return np.logical_not(values)
+    if np.issubdtype(values.dtype, np.integer):
+        return np.add(values, np.ones((), values.dtype))
+    signs = 1.0 - 2.0 * (np.arange(values.size) % 2).reshape(values.shape)
+    step = complex(distance, distance) if np.iscomplexobj(values) else distance
+    return np.add(values, signs * step)
+
+
+def plant_fault(policy: Policy, evidence: Evidence) -> Control | None:
+    """Move one output of the reference to just over its budget, and require compare and judge to notice.
+
+    Returns:
+        What was planted and whether it was caught; None where no candidate was compared at all.
+    """
+    by_name = {b.row.name: b for b in evidence.backends}
+    reference = spool_of(by_name[REFERENCE].outcome) if REFERENCE in by_name else None
+    chosen = next(iter(_movable(evidence)), None)
+    if reference is None or chosen is None:
+        return None
+    row, output = chosen
+    exact = output.kind in EXACT_KINDS
+    limit = 0.0 if exact else policy.limits_for(row, output.name).error_ratio
+    floors = noise_floors(evidence, row, output.name) or [0.0]
+    source = SpoolPass(spool=reference, name=PassKind.MAIN)
+    moved = MovedOutput(source=source, output=output.name, distance=JUST_OVER * limit * max(floors))
+    comparison = compare(source, moved)
+    findings = list(judge_values(policy, evidence, row, comparison.outputs[output.name]))
+    return Control(
+        backend=row.name,
+        output=output.name,
+        planted="moved by one" if exact else f"moved to {JUST_OVER} times its limit",
+        moved_to=1.0 if exact else JUST_OVER * limit,
+        limit=limit,
+        caught=findings[0].status is Status.EXCEEDED,
+    )
+
+
+def _movable(evidence: Evidence) -> Iterator[tuple[Backend, OutputComparison]]:
+    """List outputs that a fault can be planted into, floating ones first."""
+    pairs = [
+        (b.row, output)
+        for b in evidence.backends
+        if b.main is not None and b.row.name not in (REFERENCE, BASELINE)
+        for output in b.main.outputs.values()
+        if output.elements > 0
+    ]
+    yield from (
+        p for p in pairs if p[1].kind not in EXACT_KINDS and max(noise_floors(evidence, p[0], p[1].name) or [0.0]) > 0
+    )
+    yield from (p for p in pairs if p[1].kind in EXACT_KINDS)
+
+
+def variety_of(outcomes: Mapping[str, BackendEvidence]) -> dict[str, OutputVariety]:
+    """Measure whether the reference's outputs differ between samples."""
+    spool = spool_of(outcomes[REFERENCE].outcome) if REFERENCE in outcomes else None
+    return {} if spool is None else measure_variety(SpoolPass(spool=spool, name=PassKind.MAIN))

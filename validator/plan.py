@@ -1,0 +1,165 @@
+"""From what is to be checked to the jobs that check it: one job per backend, its passes and samples spelt out."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from validator.backends.catalog import REFERENCE, Backend, Runtime, find_backend
+from validator.backends.interface import ModelFacts
+from validator.errors import GoldenError
+from validator.golden.dataset import GoldenDataset
+from validator.judge import deployed_batch
+from validator.policy import Policy
+from validator.subject import OnnxFile, Program
+from validator.worker.protocol import Pass, PassKind, ProbeJob, RunJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What the jobs run: the subject's program, its ONNX file and the golden dataset."""
+
+    program: Program
+    onnx: OnnxFile | None
+    golden: GoldenDataset
+    facts: ModelFacts
+
+
+def choose_rows(policy: Policy, extra: Sequence[str], *, reference_device: str) -> tuple[Backend, ...]:
+    """List the rows of a check: reference first, then every baseline that is needed, then the candidates.
+
+    Args:
+        policy: names the required backends.
+        extra: backends that the user adds; none can be taken away.
+        reference_device: where fp64 runs.
+
+    Raises:
+        BackendError: an unknown backend.
+    """
+    rows = policy.rows
+    reference = find_backend(REFERENCE, rows).model_copy(update={"device": reference_device})
+    wanted = [find_backend(name, rows) for name in (*policy.required, *extra)]
+    baselines = [find_backend(row.baseline, rows) for row in wanted if row.baseline is not None]
+    return tuple({row.name: row for row in (reference, *baselines, *wanted)}.values())
+
+
+def needs_onnx(rows: Sequence[Backend]) -> bool:
+    """Whether any of the rows runs the ONNX file."""
+    return any(row.runtime is Runtime.ONNXRUNTIME for row in rows)
+
+
+def plan_probe(program: Program, golden: GoldenDataset, *, export_path: Path | None, threads: int) -> ProbeJob:
+    """Plan the look at the model file that comes before everything else."""
+    return ProbeJob(
+        job_id="probe",
+        nonce=secrets.token_hex(16),
+        model_path=str(program.path),
+        model_format=program.format.value,
+        golden_path=str(golden.folder),
+        golden_digest=golden.digest,
+        export_path=None if export_path is None else str(export_path),
+        threads=threads,
+    )
+
+
+def plan_runs(policy: Policy, rows: Sequence[Backend], target: Target, *, threads: int) -> list[RunJob]:
+    """Plan one job per row. Rows that need an ONNX file get none where there is none: judged as not measured."""
+    jobs: list[RunJob] = []
+    for row in rows:
+        uses_onnx = row.runtime is Runtime.ONNXRUNTIME
+        if uses_onnx and target.onnx is None:
+            continue
+        path = target.onnx.path if uses_onnx and target.onnx is not None else target.program.path
+        jobs.append(
+            RunJob(
+                job_id=row.name,
+                nonce=secrets.token_hex(16),
+                backend=row,
+                model_path=str(path),
+                model_format="onnx" if uses_onnx else target.program.format.value,
+                golden_path=str(target.golden.folder),
+                golden_digest=target.golden.digest,
+                passes=plan_passes(policy, row, target),
+                static_batch=target.facts.static_batch,
+                input_names=tuple(spec.name for spec in target.golden.inputs),
+                output_names=target.facts.outputs,
+                threads=threads,
+            )
+        )
+    return jobs
+
+
+def plan_passes(policy: Policy, row: Backend, target: Target) -> tuple[Pass, ...]:
+    """Plan the passes of one row: everything once, some of it again, some of it at other batch sizes."""
+    golden = target.golden
+    size = target.facts.static_batch or deployed_batch(policy, row)
+    passes = [
+        Pass(kind=PassKind.MAIN, batch_size=size, ranges=((0, golden.samples),)),
+        Pass(kind=PassKind.REPEAT, batch_size=size, ranges=((0, _repeat_stop(policy, golden, size)),)),
+    ]
+    if target.facts.static_batch is None:
+        passes += [
+            Pass(kind=PassKind.BATCH, batch_size=other, ranges=spread(golden, other, policy.checks.batch_samples))
+            for other in sorted(set(policy.checks.batch_sizes) - {size})
+        ]
+    return tuple(passes)
+
+
+def _repeat_stop(policy: Policy, golden: GoldenDataset, size: int) -> int:
+    """Return the end of the first batches that hold enough samples: whole batches, so that shapes are the same."""
+    stop = 0
+    for _, stop in golden.batches(0, golden.samples, size):
+        if stop >= policy.checks.repeat_samples:
+            break
+    return stop
+
+
+def spread(golden: GoldenDataset, size: int, wanted: int) -> tuple[tuple[int, int], ...]:
+    """Choose about `wanted` samples as batches of one size, evenly over the dataset.
+
+    Returns:
+        Disjoint ranges in order, each within one group. A dataset with fewer samples is used whole.
+    """
+    batches = list(golden.batches(0, golden.samples, size))
+    count = min(len(batches), max(1, -(-wanted // size)))
+    return tuple(batches[i * len(batches) // count] for i in range(count))
+
+
+def check_fit(golden: GoldenDataset, facts: ModelFacts) -> None:
+    """Require that the golden dataset fits the program's declared inputs, before anything runs.
+
+    Raises:
+        GoldenError: another number of inputs, other names where names can be told, dtypes or shapes.
+    """
+    declared = {spec.name: spec for spec in facts.inputs}
+    if len(declared) != len(golden.inputs):
+        raise GoldenError(
+            f"the golden dataset has {len(golden.inputs)} inputs ({', '.join(s.name for s in golden.inputs)}), "
+            f"the model takes {len(declared)} ({', '.join(declared) or 'none'})",
+            hint="make the dataset again with one array per input, named like the model's inputs",
+        )
+    by_name = declared.keys() == {spec.name for spec in golden.inputs}
+    for spec, position in zip(golden.inputs, facts.inputs, strict=True):
+        wanted = declared[spec.name] if by_name else position
+        if wanted.dtype != spec.dtype:
+            raise GoldenError(
+                f"golden input {spec.name} is {spec.dtype}, the model takes {wanted.dtype}",
+                hint=f"make the dataset again with {wanted.dtype} values",
+            )
+        if wanted.shape is None:
+            continue
+        for group in golden.manifest.groups:
+            shape = group.shapes[spec.name]
+            if len(shape) != len(wanted.shape) - 1 or any(
+                fixed is not None and fixed != given for fixed, given in zip(wanted.shape[1:], shape, strict=True)
+            ):
+                raise GoldenError(
+                    f"golden input {spec.name} has samples of shape {tuple(shape)}, "
+                    f"the model takes {describe_shape(wanted.shape[1:])}",
+                    hint="make the dataset again with samples of the model's shape",
+                )
+
+
+def describe_shape(shape: Sequence[int | None]) -> str:
+    """Write a shape with `any` for the dimensions that may vary."""
+    return "(" + ", ".join("any" if d is None else str(d) for d in shape) + ("," if len(shape) == 1 else "") + ")"
