@@ -1,0 +1,281 @@
+"""Is a `.pt2` archive safe to open? Asked before torch sees it.
+
+`torch.export.load` unpickles whatever a record says is pickled, opens bundled AOTInductor libraries, passes size
+expressions to `sympy.sympify` (which calls `eval`), writes shape guards into a function that it compiles with `exec`,
+and resolves operators by walking attributes from the module `torch`. So each record must be what its place in the
+archive says, and each string in the program that torch would evaluate must be arithmetic. This list may only shrink:
+a record or name that is not known here is refused.
+"""
+
+import ast
+import io
+import json
+import pickle
+import re
+import stat
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from validator.backends.refusals import clean_line, format_refusal
+
+RATIO_LIMIT = 100
+"""Unpacked bytes to packed bytes: torch stores without compression, so 1 is the norm."""
+RECORD_COUNT_LIMIT = 100_000
+JSON_LIMIT_BYTES = 1 << 29
+
+_TEXT = re.compile(
+    r"(archive_format|archive_version|byteorder|\.data/version|\.data/serialization_id|\.format_version)"
+)
+_CONFIG = re.compile(r"data/(weights|constants)/[\w.-]+_(weights|constants)_config\.json")
+_PROGRAM = re.compile(r"models/[\w.-]+\.json")
+_EXTRA = re.compile(r"extra/[\w./-]+")
+_PAYLOAD = re.compile(r"data/(weights/weight_\d+|constants/tensor_\d+)")
+_PICKLED = re.compile(r"data/(weights|constants|sample_inputs)/[\w.-]+\.pt")
+_IDENTIFIER = re.compile(r"[\w.]*")
+"""Names of values and arguments: FX writes them into Python source as they are."""
+_TREE = re.compile(r"""(?:[\w\s.,:\[\]{}"/<>$-]|\\")*""")
+"""The JSON text of a pytree: its keys go into the source of the guards, so no quote, bracket or operator in them."""
+_NAME = re.compile(r"(?!.*__)[\w.-]{1,200}")
+"""A string inside an expression: a symbol or an input. sympy evaluates strings again, so never more than a name."""
+_TEXT_CONTENT = re.compile(rb"[\x20-\x7e\n]{0,128}")
+
+_OPERATOR = re.compile(
+    r"torch\.ops\.(aten|prim|prims|torchvision|quantized|quantized_decomposed)\.\w+\.\w+"
+    r"|torch\.ops\.higher_order\.(cond|while_loop|scan|map_impl|associative_scan|invoke_subgraph|strict_mode"
+    r"|wrap_with_set_grad_enabled|wrap_with_autocast|tag_activation_checkpoint|flex_attention|out_dtype)"
+    r"|torch\.sym_\w+|_operator\.(eq|ne|le|ge|lt|gt|neg|pos|mul|add|sub|floordiv|truediv|mod|pow|and_|or_|getitem"
+    r"|not_|lshift|rshift|index|abs|xor|invert)"
+    r"|math\.(trunc|ceil|floor|sqrt|pow|log2)|torch\._sym_(sqrt|log2|ite)"
+)
+_CALLS = frozenset({
+    "Symbol", "Integer", "Float", "Rational", "Max", "Min", "Abs", "Eq", "Ne", "Lt", "Le", "Gt",
+    "Ge", "And", "Or", "Not", "Mod", "FloorDiv", "ModularIndexing", "Where", "PythonMod",
+    "CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv", "LShift", "RShift", "PowByNatural",
+    "FloatPow", "FloatTrueDiv", "IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "TruncToFloat",
+    "TruncToInt", "RoundToInt", "RoundDecimal", "ToFloat", "Identity", "Add", "Mul", "Pow",
+    "floor", "ceiling", "sqrt", "max", "min", "abs", "int", "float", "bool", "round", "not",
+    "size", "stride", "storage_offset", "dim", "numel",
+})  # fmt: skip
+_NODES = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Name, ast.Load,
+    ast.Subscript, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.keyword, ast.Tuple,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pt2Facts:
+    """What can be read off the archive without loading it."""
+
+    torch_version: str
+    operators: frozenset[str]
+    """Every operator that the program names."""
+
+
+def vet_pt2(path: Path) -> Pt2Facts:
+    """Read every record of a `.pt2` archive and make sure that loading it runs no foreign code.
+
+    Raises:
+        BackendRefusal: format; the message names the record.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _vet_archive(archive, path)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, OSError, NotImplementedError) as error:
+        raise format_refusal(f"{path.name} is not a readable archive: {error}") from error
+
+
+def _vet_archive(archive: zipfile.ZipFile, path: Path) -> Pt2Facts:
+    """Vet the records, those that say what others are first."""
+    records = _records(archive, path)
+    configs = [name for name in records if _CONFIG.fullmatch(name)]
+    raw = {name for config in configs for name in _raw_tensors(archive, records, config)}
+    programs = [name for name in records if _PROGRAM.fullmatch(name)]
+    if programs != ["models/model.json"]:
+        raise format_refusal(f"{path.name} holds {len(programs)} programs, not the one called model.json")
+    for name, info in records.items():
+        if name in raw or _CONFIG.fullmatch(name) or _PROGRAM.fullmatch(name):
+            continue
+        _vet_record(archive, name, info)
+    return _vet_program(_read_json(archive, records[programs[0]]), records[programs[0]].filename)
+
+
+def _records(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
+    """Return record name, without the archive's own root folder, -> entry; refuse bombs and odd entries."""
+    infos = archive.infolist()
+    if not 0 < len(infos) <= RECORD_COUNT_LIMIT:
+        raise format_refusal(f"{path.name} holds {len(infos)} records")
+    unpacked = sum(info.file_size for info in infos)
+    if unpacked > RATIO_LIMIT * path.stat().st_size:
+        raise format_refusal(f"{path.name} unpacks to {unpacked} bytes, over {RATIO_LIMIT} times its size")
+    records: dict[str, zipfile.ZipInfo] = {}
+    roots = {info.filename.partition("/")[0] for info in infos}
+    for info in infos:
+        name = info.filename.partition("/")[2]
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if not name or info.is_dir() or ".." in name.split("/") or name in records or kind not in (0, stat.S_IFREG):
+            raise format_refusal(f"the record {info.filename!r} is not a plain file of its own name")
+        if info.flag_bits & 1:
+            raise format_refusal(f"the record {info.filename!r} is encrypted")
+        records[name] = info
+    if len(roots) != 1:
+        raise format_refusal(f"{path.name} holds {len(roots)} root folders, not one: not written by torch.export.save")
+    return records
+
+
+def _read_json(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> object:
+    """Parse a record as JSON."""
+    if info.file_size > JSON_LIMIT_BYTES:
+        raise format_refusal(f"the record {info.filename!r} holds {info.file_size} bytes of JSON")
+    try:
+        return json.loads(archive.read(info))
+    except (ValueError, RecursionError) as error:
+        raise format_refusal(f"the record {info.filename!r} is not JSON: {error}") from error
+
+
+def _raw_tensors(archive: zipfile.ZipFile, records: dict[str, zipfile.ZipInfo], config: str) -> set[str]:
+    """Return the records that a payload configuration declares as raw bytes and never as a pickle."""
+    document = _read_json(archive, records[config])
+    entries = document.get("config") if isinstance(document, dict) else None
+    if not isinstance(entries, dict):
+        raise format_refusal(f"the record {config!r} describes no payloads")
+    folder = config.rpartition("/")[0]
+    raw: set[str] = set()
+    pickled: set[str] = set()
+    for entry in entries.values():
+        path_name = entry.get("path_name") if isinstance(entry, dict) else None
+        name = f"{folder}/{path_name}"
+        if not _PAYLOAD.fullmatch(name):
+            raise format_refusal(f"{config!r} declares {path_name!r}, which is no tensor")
+        if name not in records:
+            raise format_refusal(f"{config!r} declares {path_name!r}, which the archive lacks")
+        (raw if entry.get("use_pickle") is False else pickled).add(name)
+    return raw - pickled
+
+
+def _vet_record(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> None:
+    """Vet one record by the place where it lies."""
+    if _TEXT.fullmatch(name):
+        if not _TEXT_CONTENT.fullmatch(archive.read(info)):
+            raise format_refusal(f"the record {info.filename!r} is not a short line of text")
+    elif _EXTRA.fullmatch(name):
+        _vet_extra(archive, info)
+    elif _PAYLOAD.fullmatch(name) or _PICKLED.fullmatch(name):
+        _vet_pickled(archive, info)
+    else:
+        raise format_refusal(f"the record {info.filename!r} is no weight, constant, program or metadata")
+
+
+def _vet_extra(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Extra files are returned as text, never opened: they must be text."""
+    try:
+        text = archive.read(info).decode()
+    except UnicodeDecodeError as error:
+        raise format_refusal(f"the extra file {info.filename!r} is not text") from error
+    if "\x00" in text:
+        raise format_refusal(f"the extra file {info.filename!r} is not text")
+
+
+def _vet_pickled(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Tensors and plain containers only, judged by torch's restricted unpickler with nothing added to its list."""
+    content = archive.read(info)
+    if not content:  # torch.export.save writes an empty record where there are no sample inputs
+        return
+    try:
+        with _no_added_globals():
+            torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, TypeError, KeyError, AttributeError) as error:
+        raise format_refusal(
+            f"the record {info.filename!r} is no tensor that torch.load(weights_only=True) accepts: "
+            f"{clean_line(str(error))}"
+        ) from error
+
+
+@contextmanager
+def _no_added_globals() -> Iterator[None]:
+    """Judge by torch's own list alone: parts of torch and other libraries add classes of theirs when imported."""
+    added = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        yield
+    finally:
+        torch.serialization.add_safe_globals(added)
+
+
+# --- The program's own strings -----------------------------------------------------------------------------------
+
+
+def _vet_program(document: object, record: str) -> Pt2Facts:
+    """Vet each operator name and each expression that torch would evaluate."""
+    if not isinstance(document, dict) or "graph_module" not in document:
+        raise format_refusal(f"the record {record!r} is no torch.export program")
+    operators: set[str] = set()
+    for key, value in _strings(document):
+        if key == "operator":
+            if not _OPERATOR.fullmatch(value):
+                raise format_refusal(f"the program calls {value!r}, an operator that is not torch's own")
+            operators.add(value)
+        elif key in ("expr_str", "guards_code", "range_constraints"):
+            _vet_expression(value, key)
+        elif key in ("name", "forward_arg_names") and not _IDENTIFIER.fullmatch(value):
+            raise format_refusal(f"the program names a value {value[:80]!r}, which is no identifier")
+        elif key in ("in_spec", "out_spec") and not _TREE.fullmatch(value):
+            raise format_refusal(f"the program's {key} holds more than names: {value[:80]!r}")
+    version = document.get("torch_version")
+    return Pt2Facts(
+        torch_version=clean_line(version) if isinstance(version, str) else "unknown", operators=frozenset(operators)
+    )
+
+
+def _strings(document: object) -> Iterator[tuple[str, str]]:
+    """Yield (nearest key, string) over a JSON value.
+
+    What torch would resolve to something callable comes under the key `operator`: the target of whatever has inputs
+    (a graph's nodes, as against a signature's parameters) and operators given as arguments. The names of range
+    constraints are expressions, too.
+    """
+    stack: list[tuple[str, object]] = [("", document)]
+    while stack:
+        here, item = stack.pop()
+        if isinstance(item, dict):
+            if here == "range_constraints":
+                yield from ((here, name) for name in item)
+            is_node = "inputs" in item
+            stack.extend(
+                ("operator" if key == "as_operator" or (key == "target" and is_node) else key, child)
+                for key, child in item.items()
+            )
+        elif isinstance(item, list):
+            stack.extend((here, part) for part in item)
+        elif isinstance(item, str):
+            yield here, item
+
+
+def _vet_expression(text: str, key: str) -> None:
+    """Accept arithmetic on names, sizes and numbers; refuse whatever else Python could evaluate.
+
+    Raises:
+        BackendRefusal: format.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise format_refusal(f"{key} holds {text[:80]!r}, which is no expression") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            is_harmless = name in _CALLS and all(keyword.arg is not None for keyword in node.keywords)
+        elif isinstance(node, ast.Attribute):
+            is_harmless = node.attr in _CALLS or (isinstance(node.value, ast.Name) and node.value.id == "math")
+        elif isinstance(node, ast.Name):
+            is_harmless = not node.id.startswith("__")
+        elif isinstance(node, ast.Constant):
+            is_harmless = not isinstance(node.value, str) or _NAME.fullmatch(node.value) is not None
+        else:
+            is_harmless = isinstance(node, _NODES)
+        if not is_harmless or (isinstance(node, ast.Attribute) and node.attr.startswith("_")):
+            raise format_refusal(f"{key} holds {text[:80]!r}: more than arithmetic on sizes")

@@ -1,0 +1,131 @@
+"""Eager PyTorch on CPU and CUDA: fp32, fp64 and autocast rows."""
+
+import contextlib
+
+import torch
+
+from validator.backends.binding import flatten_outputs, tensor_leaves
+from validator.backends.catalog import Backend, Setting
+from validator.backends.double import require_double, to_double
+from validator.backends.fingerprint import fingerprint
+from validator.backends.interface import BackendRefusal, Environment, ModelFile, Session
+from validator.backends.knobs import UNREADABLE, more_notes, read_autocast, read_knobs, set_knobs
+from validator.backends.refusals import model_refusal, refusal_from, require_device
+from validator.backends.torch_program import TorchProgram, load_program
+
+_REDUCED = (torch.float16, torch.bfloat16)
+
+
+def open_session(row: Backend, model: ModelFile) -> Session:
+    """Load a model on one row of the catalog. Sets torch's global switches: one session per process.
+
+    Raises:
+        BackendRefusal: no such device, or a model that does not load.
+    """
+    require_device(row)
+    set_knobs(row)
+    device = torch.device(f"{row.device_type}:{row.device_index}" if row.device_type != "cpu" else "cpu")
+    program = load_program(model.path, model.format, device)
+    return TorchSession(row, model, program, device)
+
+
+class TorchSession:
+    """A program on a device."""
+
+    def __init__(self, row: Backend, model: ModelFile, program: TorchProgram, device: torch.device) -> None:
+        self._row = row
+        self._device = device
+        self._own_reduced = reduced_dtypes(program)
+        if row.autocast is not None:
+            drop_dtype_assertions(program.module)
+        self._program = to_double(program, device) if row.dtype == "float64" else program
+        self._feeds, how = self._program.bind(model.input_names)
+        self._notes = {**self._program.notes, "inputs": how, "threads": str(torch.get_num_threads())}
+        self._devices: set[str] = {str(tensor.device) for tensor in self._program.tensors()}
+        self._dtypes: set[torch.dtype] = {t.dtype for t in self._program.tensors() if t.is_floating_point()}
+        self._autocast: Setting = UNREADABLE
+
+    def run(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run one batch; see `interface.Session`."""
+        try:
+            tensors = [self._place(inputs[name]) for name in self._feeds]
+            with torch.inference_mode(), self._autocasting():
+                self._autocast = read_autocast(self._row.device_type)
+                value = self._program.call(tensors)
+            self._observe(value)
+            if self._row.dtype == "float64":
+                require_double(value)
+            # Outside inference mode, and always a copy: an output may be a view of a buffer that the next run changes.
+            return {
+                name: tensor.detach().to("cpu", copy=True).contiguous()
+                for name, tensor in flatten_outputs(value).items()
+            }
+        except BackendRefusal:
+            raise
+        # Running a model runs its code: whatever it raises is the model's, but for a machine that ran out.
+        except Exception as error:
+            raise refusal_from(error, "run") from error
+
+    def environment(self) -> Environment:
+        """Read every setting back from the libraries, now."""
+        settings = read_knobs(self._row)
+        settings["device"] = "+".join(sorted(self._devices)) or UNREADABLE
+        settings["dtype"] = self._computed_dtype()
+        settings["autocast"] = self._autocast
+        return Environment(settings=settings, fingerprint=fingerprint(), notes=self._notes | more_notes())
+
+    def _place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Move an input to the device; the reference's floating inputs become fp64."""
+        if self._row.dtype == "float64" and tensor.is_floating_point():
+            return tensor.to(self._device, torch.float64)
+        if self._row.dtype == "float64" and tensor.is_complex():
+            return tensor.to(self._device, torch.complex128)
+        return tensor.to(self._device)
+
+    def _autocasting(self) -> contextlib.AbstractContextManager[object]:
+        if self._row.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._row.device_type, dtype=getattr(torch, self._row.autocast))
+
+    def _observe(self, value: object) -> None:
+        """Note where the outputs lie and, unless autocast chooses it, their dtype."""
+        leaves = tensor_leaves(value)
+        if not leaves:
+            raise model_refusal("run", "the model returned no tensor")
+        # A shape that the model returns may lie on the CPU without having been computed anywhere else.
+        floating = [leaf for leaf in leaves if leaf.is_floating_point() or leaf.is_complex()]
+        self._devices |= {str(leaf.device) for leaf in floating or leaves}
+        if self._row.autocast is None:
+            self._dtypes |= {leaf.dtype for leaf in leaves if leaf.is_floating_point()}
+
+    def _computed_dtype(self) -> str:
+        """Return the floating dtype, those joined by + where there are several.
+
+        Reduced dtypes that the model itself stores or casts to are its own function, not the row's doing.
+        """
+        dtypes = (self._dtypes - self._own_reduced) or self._dtypes
+        return "+".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)) or UNREADABLE
+
+
+# --- Programs ----------------------------------------------------------------------------------------------------
+
+
+def reduced_dtypes(program: TorchProgram) -> frozenset[torch.dtype]:
+    """Return the 16-bit dtypes that the model itself stores or casts to."""
+    own = {tensor.dtype for tensor in program.tensors()}
+    for module in program.module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            values = (node.meta.get("val") for node in module.graph.nodes)
+            own |= {value.dtype for value in values if isinstance(value, torch.Tensor)}
+    return frozenset(own.intersection(_REDUCED))
+
+
+def drop_dtype_assertions(module: torch.nn.Module) -> None:
+    """Erase what export wrote down about dtypes: under autocast they differ, which is what the row asks for."""
+    for part in module.modules():
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        for node in list(part.graph.nodes):
+            if node.op == "call_function" and "_assert_tensor_metadata" in str(node.target):
+                part.graph.erase_node(node)
+        part.recompile()
