@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+import time
 from pathlib import Path
 
 from validator.backends.catalog import Backend, Runtime
@@ -47,3 +48,22 @@ def probe_job(**other) -> ProbeJob:
 
 def liar(mode: str) -> tuple[str, ...]:
     return (sys.executable, str(Path(__file__).with_name("liar.py")), mode)
+
+
+def wait_for(condition, limit_s=20):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def workers_in(scratch: Path) -> list[str]:
+    """Ids of living processes whose current folder is below the scratch folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cwd").readlink().is_relative_to(scratch):
+                found.append(process.name)
+        except OSError:
+            continue
+    return found

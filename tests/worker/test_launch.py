@@ -1,5 +1,6 @@
 """Real child processes, most of which lie. `liar.py` says what each mode does."""
 
+import ctypes
 import json
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.worker.jobs import CUDA, SAMPLES, liar, probe_job, run_job_of
+from tests.worker.jobs import CUDA, SAMPLES, liar, probe_job, run_job_of, wait_for, workers_in
 from validator.worker.launch import JobCancelled, Limits, run_job
 from validator.worker.outcome import Completed, Crashed, Declined, TimedOut, Violated
 
@@ -226,50 +227,36 @@ def test_an_error_of_the_listener_kills_the_worker(tmp_path):
     assert not workers_in(tmp_path)
 
 
-PARENT = """
+def test_the_gate_closes_its_own_proc_entries(tmp_path):
+    run_job(run_job_of(), scratch=tmp_path, limits=GENEROUS, command=liar("ends_at_once"))
+    assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 0, "PR_GET_DUMPABLE"
+
+
+GATE = """
 import sys, pathlib
 from tests.worker.jobs import run_job_of
-from validator.worker.launch import COMMAND, Limits, run_job
-run_job(run_job_of(golden_path=sys.argv[2]), scratch=pathlib.Path(sys.argv[1]), limits=Limits(deadline_s=60))
+from validator.worker.launch import Limits, run_job
+command = (sys.executable, "-c", sys.argv[2])
+run_job(run_job_of(), scratch=pathlib.Path(sys.argv[1]), limits=Limits(deadline_s=60), command=command)
+"""
+WORKER = """
+import sys, pathlib, time
+from validator.worker.process import die_with_parent
+die_with_parent(int(sys.argv[2]))
+pathlib.Path("ready").touch()
+time.sleep(60)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
 def test_a_worker_does_not_outlive_a_killed_gate(tmp_path, number):
-    """The real worker, stopped in the middle by a golden manifest that is a pipe which nobody writes to."""
-    golden = tmp_path / "golden"
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    golden.mkdir()
-    waits = "import time, pathlib; from validator.worker.process import die_with_parent; import sys;"
-    waits += "die_with_parent(int(sys.argv[2])); pathlib.Path('ready').touch(); time.sleep(60)"
-    program = PARENT.replace("deadline_s=60)", f"deadline_s=60), command=(sys.executable, '-c', {waits!r})")
     gate = subprocess.Popen(
-        [sys.executable, "-c", program, str(scratch), str(golden)],
+        [sys.executable, "-c", GATE, str(tmp_path), WORKER],
         cwd=Path(__file__).parents[2],
         stderr=subprocess.DEVNULL,
     )
-    wait_for(lambda: list(scratch.glob("*/home/ready")))
-    assert workers_in(scratch)
+    wait_for(lambda: list(tmp_path.glob("*/home/ready")))
+    assert workers_in(tmp_path)
     gate.send_signal(number)
     gate.wait(10)
-    wait_for(lambda: not workers_in(scratch))
-
-
-def wait_for(condition, limit_s=20):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
-def workers_in(scratch):
-    """Ids of living processes whose current folder is below the scratch folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if (process / "cwd").readlink().is_relative_to(scratch):
-                found.append(process.name)
-        except OSError:
-            continue
-    return found
+    wait_for(lambda: not workers_in(tmp_path))

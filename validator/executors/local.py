@@ -6,6 +6,7 @@ on CUDA neither would an out-of-memory. So lanes run side by side, and jobs of a
 
 import dataclasses
 import queue
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,9 @@ from typing import assert_never
 from validator.worker.launch import COMMAND, Limits, run_job
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.protocol import Job, RunJob
+
+_CUDA_FAULT = re.compile(r"CUDA (error|failure)|(CUDNN|CUBLAS)_STATUS_")
+"""How torch and ONNX Runtime report a failed call; a missing device or provider reads differently."""
 
 
 class JobEventKind(StrEnum):
@@ -186,7 +190,7 @@ def cuda_failure(outcome: Outcome) -> str | None:
             return None  # it chose to end without a result
         case Crashed(exit_status=status):
             return f"the worker ended with status {status}"
-        case Declined(refusal=refusal) if refusal.stage == "device" and "CUDA error" in refusal.message:
+        case Declined(refusal=refusal) if _CUDA_FAULT.search(refusal.message):
             return refusal.message
         case Declined() | Completed() | TimedOut() | Violated():
             return None
