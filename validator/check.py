@@ -15,7 +15,15 @@ from pathlib import Path
 
 from validator.backends.catalog import Backend, find_backend
 from validator.backends.interface import ModelFacts
-from validator.errors import AnnotationFailed, CouldNotRun, DigestChanged, FormatRefused, GoldenError, PolicyError
+from validator.errors import (
+    AnnotationFailed,
+    CouldNotRun,
+    DigestChanged,
+    FormatRefused,
+    GoldenError,
+    PolicyError,
+    ReportFailed,
+)
 from validator.evidence import compare_runs, plant_fault, variety_of
 from validator.executors.local import run_jobs
 from validator.golden.dataset import GoldenDataset, open_golden
@@ -179,7 +187,7 @@ def admit_program(staged: StagedModel, policy: Policy) -> Program:
         relative = program.path.relative_to(staged.folder)
         raise FormatRefused(
             f"{relative} is a {program.format.value} file; this policy allows none",
-            hint="log it again as torch.export (MLflow's default since 3.14), or set formats.pickle = true in the policy",
+            hint="log it again as torch.export (MLflow's default), or set formats.pickle = true in the policy",
         )
     return program
 
@@ -327,7 +335,8 @@ class Run:
 
 def _reference_device(probe: Outcome) -> str:
     """Return `cuda` where the probe's process saw a GPU: fp64 there is 60 times faster, and equal to 4e-15."""
-    return "cuda" if isinstance(probe, Completed) and "gpu" in probe.environment.fingerprint else "cpu"
+    found = probe.environment.fingerprint.get("gpu", "none") if isinstance(probe, Completed) else "none"
+    return "cpu" if found in ("none", "unreadable") else "cuda"
 
 
 def retries(evidence: Evidence) -> tuple[str, ...]:
@@ -367,8 +376,27 @@ def write_evidence(document: VerdictDocument, onnx: OnnxFile | None, output: Pat
         ReportFailed: it could not be written; nothing half-written stays.
     """
     if onnx is not None and onnx.origin is OnnxOrigin.EXPORT:
-        copy_folder(onnx.path.parent, output / ONNX_FOLDER)
+        copy_files(onnx.path.parent, output / ONNX_FOLDER)
     return write_document(document, output / VERDICT_NAME)
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copy a flat folder's files, each whole or not at all.
+
+    Raises:
+        ReportFailed: the target cannot be written.
+    """
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for path in sorted(source.iterdir()):
+            draft = target / f".{path.name}.draft"
+            try:
+                shutil.copyfile(path, draft)
+                draft.replace(target / path.name)
+            finally:
+                draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise ReportFailed(f"{target} cannot be written: {error.strerror}", hint="name another --output") from error
 
 
 def annotate(

@@ -1,6 +1,8 @@
 """`validator golden`: make, look at and verify golden datasets."""
 
 import json
+import tempfile
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -9,8 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from validator.golden.dataset import GoldenDataset
     from validator.golden.describe import GoldenFacts
+    from validator.registry.mlflow_registry import MlflowRegistry
+
+GOLDEN_PREFIX = "validator.golden."
+CURRENT = "current"
 
 
 @click.group()
@@ -50,11 +58,12 @@ def create(
     from validator.golden.describe import describe
     from validator.golden.writer import write_golden
 
-    opened = sources.open_source(source, input_name=input_name, transforms=transforms)
-    described = opened.description if limit is None else f"{opened.description}, first {limit}"
-    dataset = write_golden(
-        out, islice(opened.samples, limit), name=name or opened.default_name, source=described, replace=replace
-    )
+    with local_copy(source) as local:
+        opened = sources.open_source(local, input_name=input_name, transforms=transforms)
+        described = opened.description if limit is None else f"{opened.description}, first {limit}"
+        dataset = write_golden(
+            out, islice(opened.samples, limit), name=name or opened.default_name, source=described, replace=replace
+        )
     for warning in describe(dataset).warnings:
         click.echo(f"warning[golden]: {warning}", err=True)
     click.echo(f"{dataset.manifest.name}: {dataset.samples} samples in {out}, {dataset.digest}")
@@ -72,7 +81,8 @@ def show(path: str, as_json: bool) -> None:
     """  # noqa: D301 -- click reads \b as "keep these lines"
     from validator.golden.describe import describe
 
-    facts = describe(open_source(path))
+    with local_copy(path) as local:
+        facts = describe(open_source(local))
     click.echo(_format_json(facts) if as_json else _format_text(facts))
 
 
@@ -85,8 +95,51 @@ def verify(path: str) -> None:
     Example:
       validator golden verify golden/
     """  # noqa: D301 -- click reads \b as "keep these lines"
-    dataset = open_source(path)
+    with local_copy(path) as local:
+        dataset = open_source(local)
     click.echo(f"{dataset.manifest.name}: {dataset.samples} samples as they were made, {dataset.digest}")
+
+
+@golden.command()
+@click.argument("path")
+@click.argument("model")
+def push(path: str, model: str) -> None:
+    """Register the dataset PATH as the golden dataset of MODEL, and point the alias `current` to it.
+
+    It becomes the newest version of the registered model `validator.golden.MODEL`. Pushing the same bytes again
+    changes nothing.
+
+    \b
+    Example:
+      validator golden push golden/ alexnet
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    dataset = open_source(path)
+    registered = _open_registry().publish(
+        f"{GOLDEN_PREFIX}{model}",
+        dataset.folder,
+        model_type=GOLDEN_PREFIX.rstrip("."),
+        alias=CURRENT,
+        tags={"validator.golden_digest": dataset.digest},
+    )
+    did = "registered" if registered.created else "already registered"
+    click.echo(f"{did} as {registered.uri}, also models:/{registered.name}@{CURRENT}, {dataset.digest}")
+
+
+@contextmanager
+def local_copy(path: str) -> "Iterator[str]":
+    """Give a local path for a local path, and a download, removed afterwards, for a URI."""
+    if ":/" not in path:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="validator-") as scratch:
+        yield str(_open_registry().fetch(path, Path(scratch) / "fetched"))
+
+
+def _open_registry() -> "MlflowRegistry":
+    """Open the registry that the environment names."""
+    from validator.registry.mlflow_registry import open_registry
+
+    return open_registry(cwd=Path.cwd())
 
 
 def open_source(path: str) -> "GoldenDataset":

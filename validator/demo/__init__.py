@@ -1,0 +1,1 @@
+"""`validator demo`: the main job in a scratch folder, with no server and no GPU."""
