@@ -11,7 +11,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -44,13 +43,43 @@ _MESSAGE_LIMIT = 300
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """A client, and the URIs it was made from."""
+    """The URIs of a registry, and a client for it that is made on first use: making one opens the store."""
 
-    tracking_uri: str
-    registry_uri: str
-    client: "MlflowClient"
+    def __init__(self, *, tracking_uri: str, registry_uri: str) -> None:
+        self.tracking_uri = tracking_uri
+        self.registry_uri = registry_uri
+        self._client: MlflowClient | None = None
+
+    @property
+    def client(self) -> "MlflowClient":
+        """MLflow's own client.
+
+        Raises:
+            RegistryUnset: MLflow has no store for such a URI.
+            RegistryUnreachable: the store cannot be opened.
+        """
+        if self._client is None:
+            self._client = self._open()
+        return self._client
+
+    def _open(self) -> "MlflowClient":
+        prepare_environment()
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking.registry import UnsupportedModelRegistryStoreURIException
+
+        silence_libraries()
+        with self.doing("opening it"):
+            try:
+                return MlflowClient(self.tracking_uri, self.registry_uri)
+            except UnsupportedModelRegistryStoreURIException as error:
+                schemes = ", ".join(sorted(scheme for scheme in error.supported_uri_schemes if scheme))
+                raise RegistryUnset(f"MLflow has no store for {self.shown}", hint=f"it has {schemes}") from error
+            except MlflowException as error:
+                if error.error_code in _UNUSABLE:
+                    raise RegistryUnset(f"MLflow does not open {self.shown}: {_one_line(error)}") from error
+                raise
 
     @property
     def shown(self) -> str:
@@ -120,11 +149,10 @@ def silence_libraries() -> None:
 
 
 def connect(*, tracking_uri: str | None, registry_uri: str | None, cwd: Path) -> Connection:
-    """Make a client from the arguments, else from MLflow's variables, else from `./mlflow.db` if it exists.
+    """Take the URIs from the arguments, else from MLflow's variables, else from `./mlflow.db` if it exists.
 
     Raises:
         RegistryUnset: none of them names a registry.
-        UriError: a URI that MLflow has no store for.
     """
     default = cwd / "mlflow.db"
     tracking = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or None
@@ -136,11 +164,7 @@ def connect(*, tracking_uri: str | None, registry_uri: str | None, cwd: Path) ->
             "no registry is set, and ./mlflow.db does not exist",
             hint='set MLFLOW_TRACKING_URI, or run "validator demo" to try it without one',
         )
-    prepare_environment()
-    from mlflow import MlflowClient
-
-    silence_libraries()
-    return Connection(tracking_uri=tracking, registry_uri=registry, client=MlflowClient(tracking, registry))
+    return Connection(tracking_uri=tracking, registry_uri=registry)
 
 
 def strip_credentials(uri: str) -> str:
