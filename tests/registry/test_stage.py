@@ -81,6 +81,15 @@ def test_staged_files_are_copies(embedded, name, tmp_path):
     assert measure_folder(staged.folder) == staged.manifest
 
 
+@pytest.mark.parametrize("target", ["/etc/hostname", "MLmodel"])
+def test_a_link_in_the_live_store_is_refused(embedded, name, tmp_path, target):
+    embedded.register(name, FILES)
+    (live_folder(embedded, name) / "link").symlink_to(target)
+    with pytest.raises(IntegrityError, match=r"link of .* is a symbolic link"):
+        stage(embedded, f"models:/{name}/1", tmp_path / "stage")
+    assert not (tmp_path / "stage").exists()
+
+
 def test_the_current_directory_is_never_staged_into(embedded, name, tmp_path, monkeypatch):
     embedded.register(name, FILES)
     (tmp_path / "here").mkdir()
@@ -160,7 +169,19 @@ def test_fetched_files_are_read_only(store, name, tmp_path):
     assert {path.stat().st_mode & 0o222 for path in fetched.rglob("*")} == {0}
 
 
-@pytest.mark.parametrize("form", ["models:/{0}/7", "models:/{0}@nobody", "models:/{0}", "runs:/0123/x", "models:/"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "models:/{0}/7",
+        "models:/{0}@nobody",
+        "models:/{0}",
+        "runs:/0123/x",
+        "models:/",
+        "golden",
+        "models:/{0}/1/../2",
+        "/etc/hostname",
+    ],
+)
 def test_what_does_not_exist_is_a_uri_error(store, name, tmp_path, form):
     store.register(name, FILES)
     with pytest.raises(UriError):

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from validator.errors import CouldNotRun, UriError, ValidatorError
+from validator.errors import CouldNotRun, IntegrityError, UriError, ValidatorError
 from validator.manifest import measure_folder
 from validator.registry.connection import Connection
 from validator.registry.resolve import logged_by_run, require_run, resolve_uri
@@ -31,6 +31,7 @@ _META_LIMIT_BYTES = 4096
 
 def stage_subject(connection: Connection, subject: Subject, folder: Path) -> StagedModel:
     """See Registry.stage."""
+    _refuse_links(subject)
     with _filling(folder):
         download(connection, subject.download_uri, "", folder, what=f"downloading {subject.title}")
         if is_registered_meta(folder / REGISTERED_META):
@@ -62,8 +63,12 @@ def locate(connection: Connection, uri: str, warn: Callable[[str], None]) -> tup
     """Return the root of an artifact repository and the path below it that a URI means.
 
     Raises:
-        UriError: it does not exist.
+        UriError: it does not exist, or is no URI.
     """
+    if not urlsplit(uri).scheme or ".." in uri.split("/"):
+        raise UriError(
+            f"{uri!r} is not an artifact URI", hint="write models:/NAME/3/PATH, runs:/RUN/PATH or SCHEME://..."
+        )
     if match := re.fullmatch(r"(models:/+(?:[^/]+@[^/@]+|m-[^/@]+|[^/@]+/[^/]+))(?:/(.*))?", uri):
         subject = resolve_uri(connection, parse_model_uri(match[1]), requested=uri, warn=warn)
         return subject.download_uri, (match[2] or "").strip("/")
@@ -115,6 +120,21 @@ def _is_listed(connection: Connection, repository: "ArtifactRepository", inside:
             return inside in {entry.path for entry in repository.list_artifacts(parent)}
     except ValidatorError:
         return True
+
+
+def _refuse_links(subject: Subject) -> None:
+    """Look for symbolic links where the store is a local folder: the download would copy what they point to.
+
+    Raises:
+        IntegrityError: there is one.
+    """
+    parts = urlsplit(subject.download_uri)
+    if parts.scheme not in ("", "file"):
+        return
+    root = Path(unquote(parts.path))
+    for path in (root, *root.rglob("*")):
+        if path.is_symlink():
+            raise IntegrityError(f"{path.relative_to(root)} of {subject.title} is a symbolic link in the store")
 
 
 def is_registered_meta(path: Path) -> bool:
