@@ -1,0 +1,351 @@
+"""From the objects of one check to its document. Copies and counts; decides nothing."""
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+import validator
+from validator.backends.catalog import BASELINE, REFERENCE, UNIT_ROUNDOFF, Backend, expected_settings
+from validator.backends.interface import Environment
+from validator.compare import Comparison, OutputComparison
+from validator.golden.dataset import GoldenDataset
+from validator.judge import (
+    EXACT_KINDS,
+    BackendEvidence,
+    Control,
+    Decision,
+    Evidence,
+    Finding,
+    baseline_summary,
+    noise_floors,
+)
+from validator.metrics import ErrorSummary, cosine, divide_by_floor, error_ratios, histogram_quantile
+from validator.policy import Limits, Policy
+from validator.report import model as m
+from validator.report.headline import write_headline
+from validator.subject import OnnxFile, Program, StagedModel
+from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
+
+WORST_SAMPLES = 10
+"""Rows per output: enough to see a pattern; every sample's number is in MLflow's step metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What the run knows about itself."""
+
+    check_id: str
+    created_utc: str
+    """ISO 8601, ends in Z."""
+    duration_s: float
+    command: tuple[str, ...]
+    policy_origin: str
+    """A path, or the name of a built-in policy."""
+    sandbox: str = "none"
+    retries: tuple[str, ...] = ()
+
+
+def build_document(
+    *,
+    run: RunInfo,
+    staged: StagedModel,
+    program: Program | None,
+    onnx: OnnxFile | None,
+    golden: GoldenDataset,
+    golden_uri: str,
+    policy: Policy,
+    evidence: Evidence,
+    decision: Decision,
+) -> m.VerdictDocument:
+    """Record a check. The same arguments give the same bytes."""
+    document = m.VerdictDocument(
+        tool=m.ToolRecord(name="validator", version=validator.__version__),
+        check_id=run.check_id,
+        created_utc=run.created_utc,
+        duration_s=run.duration_s,
+        command=run.command,
+        verdict=decision.verdict,
+        headline="",
+        subject=_subject(staged, program),
+        onnx=_onnx(onnx),
+        golden=m.GoldenRecord(
+            name=golden.manifest.name,
+            digest=golden.digest,
+            samples=golden.samples,
+            source=golden.manifest.source,
+            uri=golden_uri,
+        ),
+        policy=m.PolicyRecord(
+            origin=run.policy_origin,
+            digest=policy.digest,
+            required=policy.required,
+            batch_size=policy.batch_size,
+            document=policy.model_dump(mode="json"),
+        ),
+        sandbox=run.sandbox,
+        facts=evidence.facts,
+        probe=_outcome(evidence.probe),
+        backends=tuple(_backend(policy, evidence, backend, golden) for backend in evidence.backends),
+        findings=_findings(decision.findings, golden),
+        warnings=tuple(m.WarningRecord(code=w.code, message=w.message) for w in decision.warnings),
+        control=_control(evidence.control),
+        retries=run.retries,
+    )
+    return document.model_copy(update={"headline": write_headline(document)})
+
+
+def _subject(staged: StagedModel, program: Program | None) -> m.SubjectRecord:
+    subject = staged.subject
+    return m.SubjectRecord(
+        title=subject.title,
+        requested_uri=subject.requested_uri,
+        pinned_uri=subject.pinned_uri,
+        registry_uri=subject.registry_uri,
+        name=subject.name,
+        version=subject.version,
+        creation_timestamp_ms=subject.creation_timestamp_ms,
+        source=subject.source,
+        download_uri=subject.download_uri,
+        model_id=subject.model_id,
+        run_id=subject.run_id,
+        digest=staged.manifest.digest,
+        weights_digest=staged.weights_digest,
+        size_bytes=staged.manifest.size_bytes,
+        files=len(staged.manifest.entries),
+        format=program.format.value if program else None,
+    )
+
+
+def _onnx(onnx: OnnxFile | None) -> m.OnnxRecord | None:
+    if onnx is None:
+        return None
+    return m.OnnxRecord(
+        origin=onnx.origin.value,
+        source=onnx.source,
+        digest=onnx.manifest.digest,
+        size_bytes=onnx.manifest.size_bytes,
+    )
+
+
+def _control(control: Control | None) -> m.ControlRecord | None:
+    if control is None:
+        return None
+    return m.ControlRecord(
+        backend=control.backend,
+        output=control.output,
+        planted=control.planted,
+        moved_to=control.moved_to,
+        limit=control.limit,
+        caught=control.caught,
+    )
+
+
+def _outcome(outcome: Outcome | None) -> m.OutcomeRecord:
+    match outcome:
+        case Completed():
+            return m.CompletedRecord()
+        case Declined(refusal=refusal):
+            return m.DeclinedRecord(refusal=refusal.kind.value, stage=refusal.stage, message=refusal.message)
+        case Crashed(exit_status=status, samples=samples, log_tail=tail):
+            return m.CrashedRecord(exit_status=status, samples=samples, log_tail=tail)
+        case TimedOut(limit_s=limit_s, samples=samples, log_tail=tail):
+            return m.TimedOutRecord(limit_s=limit_s, samples=samples, log_tail=tail)
+        case Violated(what=what, log_tail=tail):
+            return m.ViolatedRecord(what=what, log_tail=tail)
+        case None:
+            return m.NeverRanRecord()
+        case _:
+            assert_never(outcome)
+
+
+# --- Findings -----------------------------------------------------------------------------------------------------
+
+
+def _findings(findings: tuple[Finding, ...], golden: GoldenDataset) -> tuple[m.FindingRecord, ...]:
+    seen: Counter[str] = Counter()
+    records: list[m.FindingRecord] = []
+    for finding in findings:
+        key = json.dumps([finding.check, finding.backend, finding.output, finding.metric])
+        # Several ways in which one output breaks the contract share a key: the order tells them apart.
+        name = hashlib.sha256(f"{key}{seen[key] or ''}".encode()).hexdigest()[:16]
+        seen[key] += 1
+        records.append(
+            m.FindingRecord(
+                id=name,
+                check=finding.check,
+                status=finding.status,
+                backend=finding.backend,
+                output=finding.output,
+                metric=finding.metric,
+                measured=finding.measured,
+                limit=finding.limit,
+                sample=finding.sample,
+                sample_id=_sample_id(golden, finding.sample),
+                message=finding.message,
+                hint=finding.hint,
+            )
+        )
+    return tuple(records)
+
+
+def _sample_id(golden: GoldenDataset, sample: int | None) -> str | None:
+    return None if sample is None else golden.sample_id(sample)
+
+
+# --- Backends -----------------------------------------------------------------------------------------------------
+
+
+def _backend(policy: Policy, evidence: Evidence, backend: BackendEvidence, golden: GoldenDataset) -> m.BackendRecord:
+    row, outcome = backend.row, backend.outcome
+    completed = outcome if isinstance(outcome, Completed) else None
+    environment = completed.environment if completed else Environment(settings={}, fingerprint={})
+    fingerprint = outcome.refusal.fingerprint if isinstance(outcome, Declined) else environment.fingerprint
+    outputs = backend.main.outputs.values() if backend.main else ()
+    return m.BackendRecord(
+        name=row.name,
+        summary=row.summary,
+        runtime=row.runtime.value,
+        device=row.device,
+        precision=row.precision.value,
+        baseline=row.baseline,
+        row=row.model_dump(mode="json"),
+        outcome=_outcome(outcome),
+        settings=m.SettingsRecord(asked=expected_settings(row), ran=environment.settings),
+        fingerprint=fingerprint,
+        notes=environment.notes,
+        seconds=completed.seconds if completed else {},
+        peak_memory_bytes=completed.peak_memory_bytes if completed else 0,
+        outputs=tuple(_output(policy, evidence, row, output, golden) for output in outputs),
+        repeat=_repeat(backend.repeat),
+        batches=tuple(_batch(evidence, row, size, comparison) for size, comparison in backend.batches),
+    )
+
+
+def _output(
+    policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison, golden: GoldenDataset
+) -> m.OutputRecord:
+    summary = output.summary
+    is_budgeted = _is_budgeted(evidence, row, output)
+    ratios = _ratios(evidence, row, output, summary) if is_budgeted else None
+    floors = _sample_floors(evidence, row, summary, output.name) if is_budgeted else None
+    return m.OutputRecord(
+        name=output.name,
+        kind=output.kind,
+        samples=len(output.rows),
+        elements=output.elements,
+        rms=summary.rms,
+        rms_reference=summary.rms_reference,
+        sample_p99=summary.sample_p99,
+        sample_max=summary.sample_max,
+        element_max=summary.element_max,
+        element_max_reference=summary.element_max_reference,
+        ratios=ratios,
+        limits=_limits(policy.limits_for(row, output.name)) if is_budgeted else None,
+        quantiles=m.QuantilesRecord(
+            p50=histogram_quantile(output.histogram, 0.5),
+            p99=histogram_quantile(output.histogram, 0.99),
+            p999=histogram_quantile(output.histogram, 0.999),
+        ),
+        cosine=cosine(output.rows),
+        flips=output.flips,
+        nonfinite_mismatches=output.nonfinite_mismatches,
+        unequal=output.unequal,
+        worst=_worst(summary, golden),
+        worst_samples=_worst_samples(output, floors, golden),
+    )
+
+
+def _is_budgeted(evidence: Evidence, row: Backend, output: OutputComparison) -> bool:
+    """Whether `judge` holds this output against error ratios."""
+    is_candidate = row.name not in (REFERENCE, BASELINE)
+    return is_candidate and output.kind not in EXACT_KINDS and noise_floors(evidence, row, output.name) is not None
+
+
+def _ratios(evidence: Evidence, row: Backend, output: OutputComparison, summary: ErrorSummary) -> m.RatiosRecord:
+    ratios = error_ratios(
+        summary, baseline_summary(evidence, row, output.name), unit_roundoff=UNIT_ROUNDOFF[row.precision]
+    )
+    return m.RatiosRecord(
+        pooled=ratios.pooled, p99=ratios.p99, worst_sample=ratios.worst_sample, element=ratios.element
+    )
+
+
+def _limits(limits: Limits) -> m.RatiosRecord:
+    return m.RatiosRecord(
+        pooled=limits.error_ratio,
+        p99=limits.error_ratio_p99,
+        worst_sample=limits.error_ratio_max,
+        element=limits.error_ratio_element,
+    )
+
+
+def _sample_floors(evidence: Evidence, row: Backend, summary: ErrorSummary, output: str) -> list[float]:
+    """Return the floors of the ratio `worst_sample`, so that the first of the worst samples shows that very ratio."""
+    baseline = baseline_summary(evidence, row, output)
+    floor = UNIT_ROUNDOFF[row.precision] * summary.sample_max_reference
+    return [floor, *([baseline.sample_max] if baseline else [])]
+
+
+def _worst(summary: ErrorSummary, golden: GoldenDataset) -> m.ElementRecord | None:
+    worst = summary.worst
+    if worst is None:
+        return None
+    return m.ElementRecord(
+        sample=worst.sample,
+        sample_id=golden.sample_id(worst.sample),
+        index=worst.index,
+        reference=worst.reference,
+        candidate=worst.candidate,
+    )
+
+
+def _worst_samples(
+    output: OutputComparison, floors: list[float] | None, golden: GoldenDataset
+) -> tuple[m.SampleRecord, ...]:
+    """Return the samples with the largest RMS error, worst first; equal ones in the order of the dataset."""
+    rows = output.rows[output.rows["compared"] > 0]
+    rms = np.sqrt(rows["sum_sq_error"] / rows["compared"])
+    return tuple(
+        m.SampleRecord(
+            sample=int(rows["sample"][at]),
+            sample_id=golden.sample_id(int(rows["sample"][at])),
+            rms=float(rms[at]),
+            error_ratio=None if floors is None else divide_by_floor(float(rms[at]), floors),
+        )
+        for at in np.argsort(-rms, kind="stable")[:WORST_SAMPLES]
+    )
+
+
+def _repeat(repeat: Comparison | None) -> m.RepeatRecord | None:
+    if repeat is None:
+        return None
+    return m.RepeatRecord(
+        samples=repeat.samples,
+        elements=repeat.elements,
+        unequal=sum(output.unequal for output in repeat.outputs.values()),
+    )
+
+
+def _batch(evidence: Evidence, row: Backend, size: int, comparison: Comparison) -> m.BatchRecord:
+    return m.BatchRecord(
+        size=size,
+        samples=comparison.samples,
+        outputs=tuple(_batch_output(evidence, row, output) for output in comparison.outputs.values()),
+    )
+
+
+def _batch_output(evidence: Evidence, row: Backend, output: OutputComparison) -> m.BatchOutputRecord:
+    summary = output.summary
+    # As in judge: what fp64 itself makes of another batch size is measured against the output, not against a floor.
+    is_reference = row.name == REFERENCE
+    floors = [summary.rms_reference] if is_reference else noise_floors(evidence, row, output.name)
+    return m.BatchOutputRecord(
+        name=output.name,
+        rms=summary.rms,
+        ratio=None if floors is None or output.kind in EXACT_KINDS else divide_by_floor(summary.rms, floors),
+        unequal=output.unequal,
+    )

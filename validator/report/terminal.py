@@ -1,0 +1,224 @@
+"""The report for people: what, where, how much of how much, which sample, what next. The last line decides.
+
+Rendered from the document alone. Names are cleaned where they enter a line; no line but a command is wrapped in the
+middle of a word, and the last line is never cut or wrapped: people and pipelines read the end of the log.
+"""
+
+import shlex
+import textwrap
+from dataclasses import dataclass
+
+from validator.judge import Check, Status, Verdict
+from validator.report.groups import (
+    MESSAGE_LIMIT,
+    Group,
+    describe_group,
+    describe_number,
+    find_output,
+    group_findings,
+    next_steps,
+    reading_of,
+    unseen_by,
+)
+from validator.report.model import CrashedRecord, TimedOutRecord, VerdictDocument, ViolatedRecord
+from validator.report.numbers import flip_rate_bound, format_pair, format_share
+from validator.report.table import backend_table
+from validator.report.text import clean, clean_lines, short_digest
+
+GROUPS_SHOWN = 5
+ROWS_SHOWN = 3
+OUTPUTS_SHOWN = 3
+ALL = 1 << 30
+LOG_LINES = 5
+LOG_LINES_VERBOSE = 20
+LABEL_WIDTH = 12
+WIDTH_MIN = 40
+
+_WORDS = {Status.REFUSED: "refused", Status.EXCEEDED: "fail", Status.NOT_MEASURED: "inconclusive"}
+_STYLES = {"fail": "1;31", "exceeded": "1;31", "inconclusive": "33", "not measured": "33", "refused": "7"}
+"""ANSI: bold red, yellow, reverse. Colour repeats what the words say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How lines are made."""
+
+    color: bool
+    width: int
+
+    def paint(self, word: str, text: str | None = None) -> str:
+        """Colour a text after a word's meaning."""
+        shown = word if text is None else text
+        return f"\x1b[{_STYLES[word]}m{shown}\x1b[0m" if self.color and word in _STYLES else shown
+
+    def labelled(self, label: str, text: str) -> list[str]:
+        """Lay out a label and a text, wrapped at words under itself."""
+        width = max(WIDTH_MIN, self.width) - LABEL_WIDTH - 2
+        lines = _wrap(text, width)
+        labels = [label, *[""] * (len(lines) - 1)]
+        return [f"  {name:<{LABEL_WIDTH}}{line}".rstrip() for name, line in zip(labels, lines, strict=True)]
+
+    def titled(self, word: str, code: str, text: str) -> list[str]:
+        """Lay out the line that heads a group; what does not fit goes on under the labels' texts."""
+        blanks = " " * (LABEL_WIDTH + 2)
+        lines = _wrap(f"{code}  {text}", max(WIDTH_MIN, self.width), indent=blanks)
+        return [lines[0].replace(code, self.paint(word, code), 1), *lines[1:]]
+
+
+def _wrap(text: str, width: int, *, indent: str = "") -> list[str]:
+    """Cut at blanks only, so that names and numbers stay whole."""
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    ) or [""]
+
+
+def render_terminal(document: VerdictDocument, *, color: bool, width: int, verbose: bool) -> str:
+    """Return the whole report, lines separated by newlines, without one at the end."""
+    style = Style(color=color, width=width)
+    lines = _heading(document, style)
+    groups = group_findings(document)
+    is_pass = document.verdict is Verdict.PASS
+    if is_pass or verbose:
+        lines += [
+            "",
+            *_paint_statuses(
+                backend_table(document, width=width, outputs_max=ALL if verbose else OUTPUTS_SHOWN), style
+            ),
+        ]
+    if is_pass:
+        lines += [*_also_within(document, style), *_flips(document, style), *_control(document, style)]
+    for group in groups if verbose else groups[:GROUPS_SHOWN]:
+        lines += ["", *_group(document, group, style, verbose=verbose)]
+    if not verbose and len(groups) > GROUPS_SHOWN:
+        lines += ["", f"and {len(groups) - GROUPS_SHOWN} more: --verbose shows them, verdict.json holds all"]
+    warnings = [f"warning[{clean(w.code)}]: {clean(w.message, limit=MESSAGE_LIMIT)}" for w in document.warnings]
+    warnings += [f"warning[retry]: {clean(retry, limit=MESSAGE_LIMIT)}" for retry in document.retries]
+    lines += ["", *warnings] if warnings else []
+    return "\n".join([*lines, "", render_last_line(document, color=color)])
+
+
+def render_last_line(document: VerdictDocument, *, color: bool) -> str:
+    """Return the line that decides: `pass: alexnet version 3: 44 of 44 findings within ...`."""
+    word = document.verdict.value
+    # The headline was cleaned when it was made; a document from elsewhere may hold anything.
+    return f"{Style(color=color, width=0).paint(word)}: {clean(document.headline, limit=1_000)}"
+
+
+def _heading(document: VerdictDocument, style: Style) -> list[str]:
+    subject, golden, policy, onnx = document.subject, document.golden, document.policy, document.onnx
+    lines = [f"{clean(subject.title)}  {short_digest(subject.digest)}"]
+    dataset = f"{clean(golden.name)}, {golden.samples:,} samples, {short_digest(golden.digest)}"
+    lines += style.labelled("golden", dataset)
+    lines += style.labelled("policy", f"{clean(policy.origin)}, {short_digest(policy.digest)}")
+    if onnx is not None:
+        source = clean(onnx.source)
+        lines += style.labelled("onnx", f"{source}, from {clean(onnx.origin)}, {short_digest(onnx.digest)}")
+    return lines
+
+
+def _paint_statuses(lines: list[str], style: Style) -> list[str]:
+    """Colour the last cell of each row of the table."""
+    painted: list[str] = []
+    for line in lines:
+        word = next((w for w in ("exceeded", "not measured", "refused") if line.endswith("  " + w)), None)
+        painted.append(line[: -len(word)] + style.paint(word) if word else line)
+    return painted
+
+
+# --- What a pass rests on -----------------------------------------------------------------------------------------
+
+
+def _also_within(document: VerdictDocument, style: Style) -> list[str]:
+    """Name the checks that the table has no column for."""
+    sizes = sorted({b.size for backend in document.backends for b in backend.batches})
+    more = {Check.COVERAGE: f" {document.golden.samples:,} of {document.golden.samples:,}"}
+    if sizes:
+        more[Check.BATCH] = f" {' '.join(map(str, sizes))} against {document.policy.batch_size}"
+    shown = (Check.ERROR_RATIO, Check.POWER, Check.REPEATABILITY, Check.EVIDENCE)
+    names = dict.fromkeys(f.check for f in document.findings if f.check not in shown)
+    return style.labelled("also within", ", ".join(f"{check}{more.get(check, '')}" for check in names))
+
+
+def _flips(document: VerdictDocument, style: Style) -> list[str]:
+    """Say what no flips mean, for outputs that are scores."""
+    scored = [o for b in document.backends for o in b.outputs if o.flips is not None]
+    if not scored:
+        return []
+    flips, samples = max(o.flips or 0 for o in scored), min(o.samples for o in scored)
+    if flips:
+        return style.labelled("flips", f"{flips:,} of {samples:,} on the worst backend: top-1 is shown, not judged")
+    bound = format_share(flip_rate_bound(samples))
+    return style.labelled("flips", f"0 of {samples:,} on every backend: the rate is below {bound} at 95 %")
+
+
+def _control(document: VerdictDocument, style: Style) -> list[str]:
+    powers = [f for f in document.findings if f.check is Check.POWER]
+    return [line for f in powers for line in style.labelled("control", clean(f.message, limit=MESSAGE_LIMIT))]
+
+
+# --- Groups -------------------------------------------------------------------------------------------------------
+
+
+def _group(document: VerdictDocument, group: Group, style: Style, *, verbose: bool) -> list[str]:
+    word = _WORDS[group.status]
+    lines = style.titled(word, f"{word}[{group.check}]", describe_group(group))
+    if group.is_measured:
+        lines += _measured(group, style, verbose=verbose)
+        lines += _worst_element(document, group, style)
+    elif (sample := group.worst.sample_id) is not None:
+        lines += style.labelled("sample", clean(sample))
+    for label, text in (("unseen", unseen_by(document, group)), ("reading", reading_of(document, group))):
+        lines += style.labelled(label, text) if text else []
+    lines += _log(document, group, style, verbose=verbose)
+    return lines + _next(document, group, style)
+
+
+def _measured(group: Group, style: Style, *, verbose: bool) -> list[str]:
+    """List measured of limit, one row per backend."""
+    names = group.backends if verbose else group.backends[:ROWS_SHOWN]
+    pad = max(len(clean(name)) for name in names)
+    lines: list[str] = []
+    for name in names:
+        own = [f for f in group.findings if f.backend == name]
+        numbers = "; ".join(describe_number(f, after=i > 0) for i, f in enumerate(own))
+        row = f"{clean(name):<{pad}}  {numbers}" if len(group.backends) > 1 else numbers
+        lines += style.labelled("" if lines else "measured", row)
+    if rest := len(group.backends) - len(names):
+        lines += style.labelled("", f"and {rest} more backends")
+    return lines
+
+
+def _worst_element(document: VerdictDocument, group: Group, style: Style) -> list[str]:
+    """Say where to look: sample, place and both values."""
+    finding = group.worst
+    output = find_output(document, finding.backend, finding.output)
+    if group.check is Check.BATCH or output is None or output.worst is None:
+        sample = finding.sample_id
+        return style.labelled("sample", clean(sample)) if sample is not None else []
+    worst = output.worst
+    reference, candidate = format_pair(worst.reference, worst.candidate)
+    where = f"sample {clean(worst.sample_id)}, element {worst.index:,}"
+    return style.labelled("worst", f"{where}: reference {reference}, {clean(finding.backend or '')} {candidate}")
+
+
+def _log(document: VerdictDocument, group: Group, style: Style, *, verbose: bool) -> list[str]:
+    """Quote the worker's own last words, each line behind a bar: a line of its own could be a runner command."""
+    if group.check is not Check.WORKER:
+        return []
+    outcomes = {b.name: b.outcome for b in document.backends}
+    name = group.findings[0].backend
+    outcome = document.probe if name is None else outcomes.get(name)
+    if not isinstance(outcome, CrashedRecord | TimedOutRecord | ViolatedRecord):
+        return []
+    words = clean_lines(outcome.log_tail, lines=LOG_LINES_VERBOSE if verbose else LOG_LINES)
+    return [line for i, w in enumerate(words) for line in style.labelled("" if i else "worker log", f"| {w}")]
+
+
+def _next(document: VerdictDocument, group: Group, style: Style) -> list[str]:
+    text, options = next_steps(document, group)
+    lines = style.labelled("next", clean(text, limit=MESSAGE_LIMIT)) if text else []
+    if options is not None:
+        # One line, however long: a command that is wrapped cannot be pasted.
+        uri = shlex.quote(clean(document.subject.pinned_uri))
+        lines.append(f"  {'':<{LABEL_WIDTH}}validator check {uri} {options}")
+    return lines
