@@ -158,7 +158,7 @@ def test_ctrl_c_ends_the_gate_and_its_workers(tmp_path):
     )
     wait_for(lambda: len(workers_in(tmp_path)) == 2)
     gate.send_signal(signal.SIGINT)
-    _, said = gate.communicate(timeout=20)
+    _, said = gate.communicate(timeout=60)
     assert gate.returncode == -signal.SIGINT
     assert b"KeyboardInterrupt" in said
     assert not workers_in(tmp_path)

@@ -50,7 +50,7 @@ def liar(mode: str) -> tuple[str, ...]:
     return (sys.executable, str(Path(__file__).with_name("liar.py")), mode)
 
 
-def wait_for(condition, limit_s=20):
+def wait_for(condition, limit_s=60):
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "waited in vain"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker.jobs import run_job_of
+from tests.worker.jobs import probe_job, run_job_of
 from validator.backends.catalog import CATALOG, expected_settings
 from validator.backends.interface import RefusalKind
 from validator.golden.writer import Sample, write_golden
@@ -53,6 +53,27 @@ def test_onnx_runtime_completes_with_its_settings_and_the_models_outputs(assets,
     )
     job = job_of(assets, "onnxruntime-cpu", model_path=str(path), model_format="onnx")
     check_outputs(run_job(job, scratch=tmp_path, limits=LIMITS), "onnxruntime-cpu", assets[2])
+
+
+def test_a_probe_describes_the_model_and_exports_what_onnx_runtime_then_runs(assets, tmp_path):
+    folder, golden, reference = assets
+    path = tmp_path / "exported.onnx"
+    job = probe_job(
+        model_path=str(folder / "model.pt2"),
+        golden_path=str(golden.folder),
+        golden_digest=golden.digest,
+        export_path=str(path),
+        threads=2,
+    )
+    outcome = run_job(job, scratch=tmp_path, limits=LIMITS)
+    assert isinstance(outcome, Completed), outcome
+    assert outcome.facts is not None
+    assert outcome.facts.parameter_dtypes == {"float32": 8}
+    assert outcome.facts.static_batch is None
+    assert outcome.facts.export is not None
+    assert outcome.facts.export.path == str(path), outcome.facts.export.message
+    job = job_of(assets, "onnxruntime-cpu", model_path=str(path), model_format="onnx")
+    check_outputs(run_job(job, scratch=tmp_path, limits=LIMITS), "onnxruntime-cpu", reference)
 
 
 def test_a_file_that_is_no_model_is_declined_and_not_a_crash(assets, tmp_path):

@@ -258,5 +258,5 @@ def test_a_worker_does_not_outlive_a_killed_gate(tmp_path, number):
     wait_for(lambda: list(tmp_path.glob("*/home/ready")))
     assert workers_in(tmp_path)
     gate.send_signal(number)
-    gate.wait(10)
+    gate.wait(60)
     wait_for(lambda: not workers_in(tmp_path))

@@ -11,4 +11,7 @@ pickled crosses.
 What may not be changed lightly: `intake` believes nothing before it has checked it, `launch.conclude` is the only
 place that makes a `Completed`, and no path out of `launch.run_job` leaves a process behind. The nonce guards
 against mix-ups, not against malice: a model's code can read it in its own process, as it can forge its outputs.
+
+What this boundary alone cannot do: a worker is the same user as the gate. Without a sandbox around it, a hostile
+model can write wherever that user can, to a sibling's spool too, or leave its process group.
 """

@@ -67,11 +67,13 @@ def import_roots(packages: Iterable[str] = _PACKAGES) -> list[str]:
     """
     found_anyway = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
     roots = (_root(package) for package in packages)
-    return list(dict.fromkeys(str(root) for root in roots if root is not None and root not in found_anyway))
+    wanted = (root for root in roots if root is not None and root.resolve() not in found_anyway)
+    return list(dict.fromkeys(map(str, wanted)))
 
 
 def _root(package: str) -> Path | None:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
-    return Path(spec.origin).resolve().parents[1]
+    # Links are not followed: installers link single files out of a cache, whose folders hold one package each.
+    return Path(spec.origin).absolute().parents[1]
