@@ -1,0 +1,231 @@
+"""The one place where exceptions become messages and exit codes.
+
+What may not be changed lightly: every way out of this module is one of the exit codes of `errors.ExitCode`, and 0 is
+said only by a command that returned it and whose output arrived. click alone would drop a command's return value,
+exit 1 on Ctrl-C, as a failed check does, and exit 0 although standard output was full.
+"""
+
+import contextlib
+import errno
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, TextIO, assert_never
+
+import click
+
+import validator
+from validator.errors import ExitCode, ReportFailed, ValidatorError
+
+APP = ("validator.cli.main", "app")
+"""By name: the boundary stands below the commands, and a command that cannot be imported is an error like others."""
+
+DEBUG_OPTION = "--debug"
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the program and exit."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    code = run(_load_app, given, debug=DEBUG_OPTION in given)
+    _leave(code)
+
+
+def _load_app() -> click.Command:
+    module, name = APP
+    app: click.Command = getattr(importlib.import_module(module), name)
+    return app
+
+
+def run(load: Callable[[], click.Command], arguments: Sequence[str], *, debug: bool) -> ExitCode:
+    """Run a click command and return the exit code of whatever became of it.
+
+    Args:
+        load: imports the command; a failure in it is reported like any other.
+        arguments: without the program's name.
+        debug: print tracebacks as well as keeping them in a file.
+    """
+    _write_anything()
+    try:
+        with _termination_as_interrupt():
+            returned = load().main(args=list(arguments), prog_name="validator", standalone_mode=False)
+        code = _code_of(returned)
+        _flush_output()
+    except ValidatorError as error:
+        code = _tell(error, debug=debug)
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted: nothing was decided")
+        code = ExitCode.INTERRUPTED
+    except click.exceptions.Exit as stop:
+        code = _code_of(stop.exit_code)
+    except click.ClickException as error:
+        code = _tell_usage(error)
+    except BrokenPipeError:
+        code = _leave_pipe()
+    except SystemExit as stop:
+        # click ends with SystemExit(1) on a closed pipe, and 1 would read as a failed check.
+        code = _code_of(stop.code) if stop.code in (None, 0) else ExitCode.INCONCLUSIVE
+    except OSError as error:
+        code = _tell_output(error) if _is_output_full(error) else _tell_unforeseen(error, debug=debug)
+    except Exception as error:  # noqa: BLE001 - the boundary: whatever comes becomes exit code 3
+        code = _tell_unforeseen(error, debug=debug)
+    return code
+
+
+def exit_code_of(verdict: str) -> ExitCode:
+    """Return what the process says for a verdict. Anything but a pass blocks."""
+    from validator.judge import Verdict
+
+    known = Verdict(verdict)
+    match known:
+        case Verdict.PASS:
+            return ExitCode.PASS
+        case Verdict.FAIL:
+            return ExitCode.FAIL
+        case Verdict.INCONCLUSIVE:
+            return ExitCode.INCONCLUSIVE
+        case Verdict.REFUSED:
+            return ExitCode.REFUSED
+        case _:
+            assert_never(known)
+
+
+def _code_of(returned: Any) -> ExitCode:
+    """Map what a command returned. `--help` and commands without a verdict return nothing, or 0."""
+    if returned is None:
+        return ExitCode.PASS
+    try:
+        return ExitCode(returned)
+    except ValueError:
+        return ExitCode.INCONCLUSIVE
+
+
+# --- Signals and streams ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C, so that workers are ended and scratch folders removed on the way out."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _write_anything() -> None:
+    """Let a name that the terminal's encoding lacks be written as an escape instead of ending the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush_output() -> None:
+    """Require that what was printed arrived: a full disk shows only now."""
+    sys.stdout.flush()
+
+
+def _is_output_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT) and error.filename is None
+
+
+def _leave_pipe() -> ExitCode:
+    """Nobody reads standard output any more, so nobody read the verdict: it is not 0, and no error to shout about."""
+    return ExitCode.INCONCLUSIVE
+
+
+def _leave(code: ExitCode) -> NoReturn:
+    """Exit without Python's own complaint, and exit 120, about a standard output that cannot be flushed."""
+    for stream in (sys.stdout, sys.stderr):
+        _flush_or_drop(stream)
+    sys.exit(int(code))
+
+
+def _flush_or_drop(stream: TextIO) -> None:
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            # What is still buffered goes nowhere: the interpreter flushes once more when it ends.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
+# --- Messages -----------------------------------------------------------------------------------------------------
+
+
+def _say(*lines: str) -> None:
+    """Write to standard error, if anybody listens."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
+
+
+def _tell(error: ValidatorError, *, debug: bool) -> ExitCode:
+    from validator.report.text import clean
+
+    lines = [f"{error.word}[{error.code}]: {clean(error.message, limit=2_000)}"]
+    if error.hint:
+        lines.append(f"  {clean(error.hint, limit=2_000)}")
+    if debug:
+        lines.append(traceback.format_exc().rstrip())
+    _say(*lines)
+    return error.exit_code
+
+
+def _tell_usage(error: click.ClickException) -> ExitCode:
+    """Say what click says, in the form of our own messages."""
+    from validator.report.text import clean
+
+    message = error.format_message().strip().rstrip(".")
+    message = message[:1].lower() + message[1:]
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "validator"
+    _say(f"error[usage]: {clean(message, limit=2_000)}", f"  see {path} --help")
+    return ExitCode.USAGE
+
+
+def _tell_output(error: OSError) -> ExitCode:
+    reason = (error.strerror or str(error)).lower()
+    failed = ReportFailed(f"standard output cannot be written: {reason}", hint="the verdict was not delivered")
+    return _tell(failed, debug=False)
+
+
+def _tell_unforeseen(error: Exception, *, debug: bool) -> ExitCode:
+    """Admit a fault of our own: one line, the traceback in a file."""
+    log = _keep_traceback(traceback.format_exc())
+    what = f"{type(error).__name__} in {_place(error)}"
+    lines = [f"inconclusive[internal]: {what}; this is a fault of validator, not of the model"]
+    lines.append(f"  the traceback is in {log}; attach it when you report this" if log else "  run again with --debug")
+    if debug:
+        lines.append(traceback.format_exc().rstrip())
+    _say(*lines)
+    return ExitCode.INCONCLUSIVE
+
+
+def _place(error: Exception) -> str:
+    """Return file and line of the innermost frame that is ours; the error's text may hold a secret, its place not."""
+    frames = traceback.extract_tb(error.__traceback__)
+    package = str(Path(validator.__file__).parent)
+    own = [f for f in frames if f.filename.startswith(package)] or list(frames)
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "an unknown place"
+
+
+def _keep_traceback(text: str) -> Path | None:
+    """Write a private file into the temporary folder; None where even that fails."""
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(prefix="validator-", suffix=".log", text=True)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(f"validator {validator.__version__}, python {sys.version}\n{text}")
+        return Path(name)
+    return None

@@ -1,0 +1,99 @@
+"""The group of commands. A command's module is imported when the command is named, or when help lists it."""
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import click
+
+import validator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Where a command lies, and the line that lists it."""
+
+    place: str
+    """`module:name`, imported when the command is named."""
+    summary: str
+
+
+COMMANDS: Mapping[str, Entry] = MappingProxyType(
+    {
+        "check": Entry(place="validator.cli.check:check", summary="Say whether a registered model may be promoted."),
+        "golden": Entry(place="validator.cli.golden:golden", summary="Make, look at and verify golden datasets."),
+        "backends": Entry(place="validator.cli.backends:backends", summary="List the backends, or one's knobs."),
+        "report": Entry(place="validator.cli.report:report", summary="Print the report of a verdict.json again."),
+        "schema": Entry(place="validator.cli.schema:schema", summary="Print the JSON schema of verdict.json."),
+    }
+)
+
+EXIT_CODES = """\b
+Exit codes:
+  0    pass          every required backend is within its budgets
+  1    fail          at least one finding exceeded its limit
+  2    usage         what was asked for makes no sense, or does not exist
+  3    inconclusive  something could not be measured, so nothing is cleared
+  4    refused       bytes changed, or a format that is not safe to open
+  130  interrupted
+"""
+
+
+class LazyGroup(click.Group):
+    """Imports commands on demand, and gives each of them the table of exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands in the order of the table."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        del ctx
+        if (entry := COMMANDS.get(cmd_name)) is None:
+            return None
+        module, _, name = entry.place.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        command.short_help = entry.summary
+        add_exit_codes(command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that was named.
+
+        Raises:
+            click.UsageError: there is none; the message names the nearest.
+        """
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+            guess = f": did you mean {near[0]}?" if near else f": there are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no command {name}{guess}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def add_exit_codes(command: click.Command) -> None:
+    """Put the table of exit codes at the end of a command's help, and of its subcommands'."""
+    command.epilog = command.epilog or EXIT_CODES
+    if isinstance(command, click.Group):
+        for subcommand in command.commands.values():
+            add_exit_codes(subcommand)
+
+
+@click.command(
+    cls=LazyGroup,
+    epilog=EXIT_CODES,
+    # No environment variable sets an option: what decides a verdict stands on the command line or in the policy.
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": None, "max_content_width": 80},
+)
+@click.version_option(validator.__version__, prog_name="validator", message="%(prog)s %(version)s")
+def app() -> None:
+    """Check, before a model is promoted, that it computes the same function on every backend it will be served from.
+
+    \b
+    validator check models:/alexnet/3 --golden golden/
+    """  # noqa: D301 -- click reads \b as "keep these lines"

@@ -1,0 +1,50 @@
+"""`validator report`: look at a verdict again."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from validator.cli.style import ColorChoice, text_width, use_color
+from validator.errors import ExitCode, UsageError
+
+
+@click.command()
+@click.argument("verdict", type=click.Path(path_type=Path))
+@click.option("--verbose", "-v", is_flag=True, help="Print every backend and every finding.")
+@click.option("--quiet", "-q", is_flag=True, help="Print the last line only.")
+@click.option(
+    "--color", type=click.Choice([c.value for c in ColorChoice]), default="auto", show_default=True, help="When to "
+    "colour; NO_COLOR and FORCE_COLOR count too.",
+)  # fmt: skip
+def report(*, verdict: Path, verbose: bool, quiet: bool, color: str) -> ExitCode:
+    """Print the report of VERDICT, a verdict.json or the folder that holds it.
+
+    Exits 0 whatever the verdict in the file: it reads, it does not check.
+
+    \b
+    Examples:
+      validator report validator-report/
+      validator report verdict.json --verbose
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    from validator.report.model import read_document
+    from validator.report.terminal import render_last_line, render_terminal
+
+    path = verdict / "verdict.json" if verdict.is_dir() else verdict
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {(error.strerror or str(error)).lower()}",
+            hint="name the verdict.json that validator check wrote",
+        ) from error
+    document = read_document(text, origin=str(path))
+    is_colored = use_color(ColorChoice(color), sys.stdout)
+    width = text_width(sys.stdout)
+    shown = (
+        render_last_line(document, color=is_colored)
+        if quiet
+        else render_terminal(document, color=is_colored, width=width, verbose=verbose)
+    )
+    click.echo(shown, color=True)
+    return ExitCode.PASS
