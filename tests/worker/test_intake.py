@@ -175,3 +175,17 @@ def test_a_deeply_nested_header_is_refused():
 
 def test_a_job_survives_the_journey():
     assert parse_job(JOB.model_dump_json().encode()) == JOB
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "more", "rule"),
+    [
+        ({"y": "complex128"}, {}, "not stored in pairs"),
+        ({"y": "float64"}, {"note": "hello"}, "unknown metadata"),
+    ],
+)
+def test_a_frame_that_contradicts_itself_is_refused(dtypes, more, rule):
+    header = FrameHeader(pass_name="main", start=0, stop=2, dtypes=dtypes)
+    blob = save({"y": np.zeros((2, 3))}, metadata={"frame": header.model_dump_json()} | more)
+    with pytest.raises(ProtocolError, match=rule):
+        check_frame(blob[: prefix_bytes(blob[:8], len(blob))], len(blob))
