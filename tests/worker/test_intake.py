@@ -185,7 +185,7 @@ def test_a_job_survives_the_journey():
     ],
 )
 def test_a_frame_that_contradicts_itself_is_refused(dtypes, more, rule):
-    header = FrameHeader(pass_name="main", start=0, stop=2, dtypes=dtypes)
+    header = FrameHeader(pass_name=PassKind.MAIN.value, start=0, stop=2, dtypes=dtypes)
     blob = save({"y": np.zeros((2, 3))}, metadata={"frame": header.model_dump_json()} | more)
     with pytest.raises(ProtocolError, match=rule):
         check_frame(blob[: prefix_bytes(blob[:8], len(blob))], len(blob))
