@@ -50,7 +50,7 @@ def run(load: Callable[[], click.Command], arguments: Sequence[str], *, debug: b
         arguments: without the program's name.
         debug: print tracebacks as well as keeping them in a file.
     """
-    _write_anything()
+    _prepare_streams()
     try:
         with _termination_as_interrupt():
             returned = load().main(args=list(arguments), prog_name="validator", standalone_mode=False)
@@ -122,15 +122,28 @@ def _termination_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _write_anything() -> None:
-    """Let a name that the terminal's encoding lacks be written as an escape instead of ending the program."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+def _prepare_streams() -> None:
+    """Occupy closed standard streams, and let a name that the terminal's encoding lacks be written as an escape."""
+    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        if stream is None:
+            # Else the next file that is opened, verdict.json perhaps, becomes the workers' standard output.
+            _drop(number)
+        elif number and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
+def _drop(number: int) -> None:
+    """Let a file descriptor lead nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere != number:
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+
+
 def _flush_output() -> None:
-    """Require that what was printed arrived: a full disk shows only now."""
+    """Require that what was printed arrived: a full disk shows only now, and a closed stream not at all."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "it is closed")
     sys.stdout.flush()
 
 
@@ -150,15 +163,15 @@ def _leave(code: ExitCode) -> NoReturn:
     sys.exit(int(code))
 
 
-def _flush_or_drop(stream: TextIO) -> None:
+def _flush_or_drop(stream: TextIO | None) -> None:
+    if stream is None:
+        return
     try:
         stream.flush()
     except (OSError, ValueError):
         with contextlib.suppress(OSError, ValueError):
             # What is still buffered goes nowhere: the interpreter flushes once more when it ends.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            _drop(stream.fileno())
 
 
 # --- Messages -----------------------------------------------------------------------------------------------------
@@ -166,6 +179,8 @@ def _flush_or_drop(stream: TextIO) -> None:
 
 def _say(*lines: str) -> None:
     """Write to standard error, if anybody listens."""
+    if sys.stderr is None:
+        return
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
@@ -187,6 +202,9 @@ def _tell_usage(error: click.ClickException) -> ExitCode:
     """Say what click says, in the form of our own messages."""
     from validator.report.text import clean
 
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        _say(error.format_message())
+        return ExitCode.USAGE
     message = error.format_message().strip().rstrip(".")
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
