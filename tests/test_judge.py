@@ -93,6 +93,10 @@ def outcomes() -> dict[str, tuple[Outcome | None, Verdict]]:
         "never ran": (None, Verdict.INCONCLUSIVE),
         "backend missing": (refusal(RefusalKind.UNAVAILABLE), Verdict.INCONCLUSIVE),
         "model does not run": (refusal(RefusalKind.MODEL), Verdict.FAIL),
+        "the device failed twice": (
+            replace(refusal(RefusalKind.MODEL), first_failure="CUDA error: an illegal memory access"),
+            Verdict.INCONCLUSIVE,
+        ),
         "unsafe file": (refusal(RefusalKind.FORMAT), Verdict.REFUSED),
         "killed": (Crashed(job=job, exit_status=-9, samples=8, log_tail="x"), Verdict.INCONCLUSIVE),
         "exit 0 without proof": (Crashed(job=job, exit_status=0, samples=16, log_tail=""), Verdict.INCONCLUSIVE),

@@ -124,7 +124,8 @@ def _move(values: Array, distance: float) -> Array:
         return np.add(values, np.ones((), values.dtype))
     signs = 1.0 - 2.0 * (np.arange(values.size) % 2).reshape(values.shape)
     step = complex(distance, distance) if np.iscomplexobj(values) else distance
-    return np.add(values, signs * step)
+    moved: Array = np.add(values, signs * step)
+    return moved
 
 
 def plant_fault(policy: Policy, evidence: Evidence) -> Control | None:

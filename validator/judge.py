@@ -317,6 +317,10 @@ def _judge_outcome(outcome: Outcome | None, *, backend: str | None, what: str) -
     match outcome:
         case Completed():
             return Finding(check=check, status=Status.WITHIN, message=f"{what} ran to its end", backend=backend)
+        case Declined(refusal=refusal, first_failure=str(first)):
+            # Twice on CUDA, in two processes: the device is as likely to blame as the model, so nothing is known.
+            hint = "look at the GPU first, then check again"
+            return _not_measured(check, backend, f"{what}: {refusal.message}; before that: {first}", hint=hint)
         case Declined(refusal=refusal):
             return _judge_refusal(refusal.kind, f"{what}: {refusal.message}", backend, refusal.stage)
         case Crashed(exit_status=status, samples=samples, log_tail=tail):

@@ -98,7 +98,7 @@ class Checks(Strict):
     """Samples that every backend runs twice in one process."""
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1,), strict=False)
     """Batch sizes held against the deployed one."""
-    batch_samples: Annotated[int, Field(ge=1)] = 16
+    batch_samples: Annotated[int, Field(ge=1)] = 8
     """Samples that every other batch size runs."""
     batch_invariance: Literal["required", "if-dynamic"] = "required"
     """`if-dynamic` admits a program that accepts one batch size only; it is then reported, not measured."""

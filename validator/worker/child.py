@@ -46,6 +46,9 @@ RUNTIMES: Mapping[Runtime, str] = MappingProxyType(
 PROBE = "validator.backends.probe"
 """Module with `probe(path, format, golden, export_path) -> ModelFacts`."""
 
+FINGERPRINT = "validator.backends.fingerprint"
+"""Module with `fingerprint() -> dict[str, str]`."""
+
 
 def do_job(job: Job, stream: BinaryIO) -> None:
     """Do a job and say how it went: in a closing record, or in a refusal. Anything unforeseen is raised."""
@@ -90,8 +93,9 @@ def _probe(job: ProbeJob, stream: BinaryIO) -> None:
         export_path = None if job.export_path is None else Path(job.export_path)
         facts = importlib.import_module(PROBE).probe(Path(job.model_path), job.model_format, golden, export_path)
     write_message(stream, FACTS, facts.model_dump_json().encode())
-    # A probe has no row to compare settings with; what it ran on is in its facts' words.
-    _close(job, stream, Environment(settings={}, fingerprint={}), seconds=seconds, frames={})
+    # A probe has no row to compare settings with; its fingerprint says whether there is a GPU for the reference.
+    fingerprint = importlib.import_module(FINGERPRINT).fingerprint()
+    _close(job, stream, Environment(settings={}, fingerprint=fingerprint), seconds=seconds, frames={})
 
 
 def _open_golden(job: Job) -> GoldenDataset:

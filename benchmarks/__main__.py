@@ -1,0 +1,28 @@
+"""`python -m benchmarks NAME [OPTIONS]`."""
+
+import argparse
+
+from benchmarks import startup, throughput
+
+
+def main() -> None:
+    """Run one benchmark and print its numbers."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    names = parser.add_subparsers(dest="name", required=True)
+    names.add_parser("startup", help="CPU time and imports of `validator --help`")
+    full = names.add_parser(
+        "throughput", help="AlexNet: wall time of a check over the bare forward loop; parent's memory"
+    )
+    full.add_argument("--samples", type=int, default=2048)
+    full.add_argument("--batch", type=int, default=32)
+    full.add_argument("--policy", default="cpu", help="`default` on a GPU machine")
+    asked = parser.parse_args()
+    match asked.name:
+        case "startup":
+            startup.run()
+        case _:
+            throughput.run(samples=asked.samples, batch=asked.batch, policy=asked.policy)
+
+
+if __name__ == "__main__":
+    main()
