@@ -98,6 +98,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
     policy = load_policy(request.policy)
     for name in request.backends:
         find_backend(name, policy.rows)
+    discard_old_verdict(request.output)
     with scratch_folder() as scratch:
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
@@ -159,6 +160,20 @@ def load_policy(name: str) -> Policy:
             hint=f"name a TOML file or a built-in policy: {', '.join(BUILT_IN)}",
         ) from error
     return parse_policy(text, origin=name)
+
+
+def discard_old_verdict(output: Path) -> None:
+    """Remove an earlier verdict: if this check ends without one, the old one must not be read as its result.
+
+    Raises:
+        ReportFailed: it cannot be removed.
+    """
+    try:
+        (output / VERDICT_NAME).unlink(missing_ok=True)
+    except OSError as error:
+        raise ReportFailed(
+            f"{output} cannot be used: {error.strerror}", hint="name another folder with --output"
+        ) from error
 
 
 @contextmanager

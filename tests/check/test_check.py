@@ -180,8 +180,11 @@ def test_a_truncated_program_is_refused(run: Checker, program: Path, tmp_path: P
     (cut / "data").mkdir(parents=True)
     whole = (program / "data" / "model.pt2").read_bytes()
     (cut / "data" / "model.pt2").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "verdict.json").write_text('{"verdict": "pass"}')
     with pytest.raises(FormatRefused, match="corrupt or cut short"):
         run(cut)
+    assert not (tmp_path / "report" / "verdict.json").exists(), "an old verdict must not be read as this one's"
 
 
 def test_a_corrupt_program_is_refused_or_inconclusive_and_never_passes(
