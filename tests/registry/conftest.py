@@ -23,12 +23,8 @@ from validator.registry.mlflow_registry import MlflowRegistry, open_registry
 STARTUP_LIMIT_S = 120
 
 MLFLOW_WARNINGS = (
-    # MLflow's SQL store leaves its connections to the garbage collector.
-    "ignore:unclosed database:ResourceWarning",
-    "ignore:Exception ignored in.*sqlite3.Connection:pytest.PytestUnraisableExceptionWarning",
-    # MLflow imports and calls what its own dependencies have deprecated.
+    # MLflow's SQL store uses a loader strategy that SQLAlchemy has deprecated.
     "ignore::DeprecationWarning:mlflow.*",
-    "ignore::FutureWarning:mlflow.*",
 )
 
 

@@ -9,6 +9,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,12 +141,13 @@ def prepare_environment() -> None:
 
 
 def silence_libraries() -> None:
-    """Keep what MLflow and Alembic log or print out of our terminal. What matters comes as an exception."""
+    """Keep what MLflow and Alembic log, print or warn out of our terminal. What matters comes as an exception."""
     from mlflow.utils.logging_utils import disable_logging
 
     disable_logging()  # type: ignore[no-untyped-call]  # mlflow has no types there
     for name in ("mlflow", "alembic", "urllib3", "sqlalchemy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module=r"mlflow\b")
 
 
 def connect(*, tracking_uri: str | None, registry_uri: str | None, cwd: Path) -> Connection:
