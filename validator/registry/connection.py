@@ -262,7 +262,7 @@ def unreachable(shown: str, what: str, error: Exception) -> RegistryUnreachable:
     """Return the error for a registry that fails to answer."""
     return RegistryUnreachable(
         f"registry {shown} failed while {what}: {_one_line(error)}",
-        hint="nothing was changed by this step; it can be run again",
+        hint="every step is safe to repeat once the registry is back",
     )
 
 
