@@ -227,7 +227,7 @@ def document_of(situation: Situation, *, created_utc: str = "2026-11-30T15:02:00
         origin=situation.onnx_origin,
         source="model.onnx",
     )
-    return build_document(
+    document = build_document(
         run=RunInfo(
             check_id="0123456789abcdef",
             created_utc=created_utc,
@@ -244,6 +244,13 @@ def document_of(situation: Situation, *, created_utc: str = "2026-11-30T15:02:00
         policy=policy,
         evidence=evidence,
         decision=decision,
+    )
+    # Snapshots do not change with our version, nor with a default of the policy.
+    return document.model_copy(
+        update={
+            "tool": document.tool.model_copy(update={"version": "0.1.0"}),
+            "policy": document.policy.model_copy(update={"digest": "sha256:51aa07c2" + "0" * 52 + "90fd"}),
+        }
     )
 
 

@@ -37,8 +37,7 @@ Exit codes:
   2    usage         what was asked for makes no sense, or does not exist
   3    inconclusive  something could not be measured, so nothing is cleared
   4    refused       bytes changed, or a format that is not safe to open
-  130  interrupted
-"""
+  130  interrupted"""
 
 
 class LazyGroup(click.Group):

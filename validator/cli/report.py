@@ -46,5 +46,5 @@ def report(*, verdict: Path, verbose: bool, quiet: bool, color: str) -> ExitCode
         if quiet
         else render_terminal(document, color=is_colored, width=width, verbose=verbose)
     )
-    click.echo(shown, color=True)
+    click.echo(shown, file=sys.stdout, color=True)
     return ExitCode.PASS

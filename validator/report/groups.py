@@ -46,7 +46,7 @@ class Group:
     def is_measured(self) -> bool:
         """Whether every finding is a number beside a limit."""
         return self.check in _MEASURED_CHECKS and all(
-            f.measured is not None and f.limit is not None for f in self.findings
+            f.measured is not None and f.limit is not None and f.backend is not None for f in self.findings
         )
 
     @property
@@ -69,7 +69,7 @@ def group_findings(document: VerdictDocument) -> list[Group]:
 
 
 def _key(finding: FindingRecord) -> tuple[object, ...]:
-    if finding.check in _MEASURED_CHECKS and finding.measured is not None:
+    if finding.check in _MEASURED_CHECKS and None not in (finding.measured, finding.limit, finding.backend):
         return finding.status, finding.check, finding.output
     # One cause on several backends is one message, apart from the backend's own name.
     message = finding.message.replace(finding.backend, "*") if finding.backend else finding.message

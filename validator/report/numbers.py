@@ -55,13 +55,13 @@ def format_pair(reference: float, candidate: float) -> tuple[str, str]:
 
 
 def format_cosine(value: float) -> str:
-    """Format a cosine with all its nines and two digits after them: `0.99999996`. Never 1 for what is not 1."""
+    """Format a cosine with all its nines and one digit after them: `0.99999996`. Never 1 for what is not 1."""
     if math.isnan(value) or value in (0.0, 1.0):
         return format_quantity(value)
     if value > 1.0:  # rounding of the sums
         return "1"
     nines = max(0, math.floor(-math.log10(1 - value)))
-    return f"{value:.{min(17, nines + 2)}f}"
+    return f"{value:.{min(17, nines + 1)}f}"
 
 
 def format_duration(seconds: float) -> str:

@@ -29,6 +29,8 @@ GROUPS_SHOWN = 5
 ROWS_SHOWN = 3
 OUTPUTS_SHOWN = 3
 ALL = 1 << 30
+
+_NO_BREAK = "\xa0"
 LOG_LINES = 5
 LOG_LINES_VERBOSE = 20
 LABEL_WIDTH = 12
@@ -66,10 +68,9 @@ class Style:
 
 
 def _wrap(text: str, width: int, *, indent: str = "") -> list[str]:
-    """Cut at blanks only, so that names and numbers stay whole."""
-    return textwrap.wrap(
-        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
-    ) or [""]
+    """Cut at blanks only, so that names stay whole; at no-break blanks neither, which no cleaned text holds."""
+    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_NO_BREAK, " ") for line in lines] or [""]
 
 
 def render_terminal(document: VerdictDocument, *, color: bool, width: int, verbose: bool) -> str:
@@ -135,8 +136,9 @@ def _also_within(document: VerdictDocument, style: Style) -> list[str]:
     if sizes:
         more[Check.BATCH] = f" {' '.join(map(str, sizes))} against {document.policy.batch_size}"
     shown = (Check.ERROR_RATIO, Check.POWER, Check.REPEATABILITY, Check.EVIDENCE)
-    names = dict.fromkeys(f.check for f in document.findings if f.check not in shown)
-    return style.labelled("also within", ", ".join(f"{check}{more.get(check, '')}" for check in names))
+    looked_at = {f.check for f in document.findings}
+    names = [f"{check}{more.get(check, '')}" for check in Check if check in looked_at and check not in shown]
+    return style.labelled("also within", ", ".join(names))
 
 
 def _flips(document: VerdictDocument, style: Style) -> list[str]:
@@ -180,7 +182,7 @@ def _measured(group: Group, style: Style, *, verbose: bool) -> list[str]:
     lines: list[str] = []
     for name in names:
         own = [f for f in group.findings if f.backend == name]
-        numbers = "; ".join(describe_number(f, after=i > 0) for i, f in enumerate(own))
+        numbers = "; ".join(describe_number(f, after=i > 0).replace(" ", _NO_BREAK) for i, f in enumerate(own))
         row = f"{clean(name):<{pad}}  {numbers}" if len(group.backends) > 1 else numbers
         lines += style.labelled("" if lines else "measured", row)
     if rest := len(group.backends) - len(names):

@@ -10,7 +10,7 @@ import re
 NAME_LIMIT = 200
 """Characters of one name; longer ones are cut in the middle, so that both ends can be recognised."""
 
-_RUNNER_COMMAND = re.compile(r"(?<!\S)::|##(?=\w*\[)")
+_RUNNER_COMMAND = re.compile(r"(?<!\S):{2,}|#{2,}(?=\w*\[)")
 """GitHub reads `::` after leading blanks as a command, `##[` anywhere; Azure reads `##vso[`, TeamCity `##teamcity[`."""
 
 
@@ -41,7 +41,6 @@ def _shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     head = (limit - 2) * 2 // 3
-    # The tail must not begin a runner command where the original text had none.
     return text[:head] + ".." + text[len(text) - (limit - 2 - head) :]
 
 

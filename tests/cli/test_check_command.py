@@ -1,0 +1,140 @@
+"""`validator check` over a use case that is a stand-in: what it is asked for, and what becomes of its result."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import validator.check
+from tests.builders import failing, inconclusive_crash, passing, refused
+from validator.boundary import run
+from validator.check import CheckRequest, CheckResult
+from validator.cli.check import check, hide_credentials
+from validator.errors import AnnotationFailed, UriError
+from validator.report.model import VerdictDocument, read_document
+
+DOCUMENTS = {"pass": passing(), "fail": failing(), "inconclusive": inconclusive_crash(), "refused": refused()}
+
+
+class FakeUseCase:
+    """Returns a result, and keeps what it was asked for."""
+
+    def __init__(self, document: VerdictDocument, error: AnnotationFailed | None = None) -> None:
+        self.document = document
+        self.error = error
+        self.requests: list[CheckRequest] = []
+
+    def __call__(self, request: CheckRequest, registry: object, progress: object) -> CheckResult:
+        self.requests.append(request)
+        return CheckResult(
+            document=self.document,
+            verdict=self.document.verdict,
+            path=request.output / "verdict.json",
+            annotation_error=self.error,
+        )
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, use_case: FakeUseCase, *arguments: str) -> int:
+    monkeypatch.setattr(validator.check, "check", use_case)
+    return int(
+        run(lambda: check, ["models:/alexnet/3", "--tracking-uri", "sqlite:////nowhere.db", *arguments], debug=False)
+    )
+
+
+@pytest.mark.parametrize(("name", "code"), [("pass", 0), ("fail", 1), ("inconclusive", 3), ("refused", 4)])
+def test_verdicts_become_exit_codes_and_the_last_line(
+    name: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(monkeypatch, FakeUseCase(DOCUMENTS[name])) == code
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{name}: alexnet version")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_json_prints_exactly_the_document_whatever_the_verdict(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    invoke(monkeypatch, FakeUseCase(DOCUMENTS[name]), "--json")
+    out, err = capsys.readouterr()
+    assert read_document(out, origin="stdout") == DOCUMENTS[name]
+    assert err.splitlines()[-1].startswith(f"{name}: ")
+
+
+def test_quiet_prints_the_last_line_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    invoke(monkeypatch, FakeUseCase(failing()), "-q")
+    out, err = capsys.readouterr()
+    assert out == f"fail: {failing().headline}\n"
+    assert err == ""
+
+
+def test_options_reach_the_use_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use_case = FakeUseCase(passing())
+    invoke(
+        monkeypatch, use_case, "--policy", "cpu", "--golden", "golden/", "--onnx", "m.onnx", "--backend", "cudnn-off",
+        "--backend", "eager-cuda", "--output", str(tmp_path), "--no-annotate",
+    )  # fmt: skip
+    (request,) = use_case.requests
+    assert (request.uri, request.policy, request.golden, request.onnx) == (
+        "models:/alexnet/3",
+        "cpu",
+        "golden/",
+        "m.onnx",
+    )
+    assert request.backends == ("cudnn-off", "eager-cuda")
+    assert request.output == tmp_path
+    assert not request.annotate
+
+
+def test_without_options_the_defaults_are_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_case = FakeUseCase(passing())
+    invoke(monkeypatch, use_case)
+    (request,) = use_case.requests
+    assert (request.policy, request.annotate, request.backends) == ("default", True, ())
+    assert request.output == Path("validator-report")
+
+
+@pytest.mark.parametrize(("name", "code"), [("pass", 3), ("fail", 1), ("refused", 4)])
+def test_a_failed_annotation_never_passes_and_never_hides_the_verdict(
+    name: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_case = FakeUseCase(DOCUMENTS[name], AnnotationFailed("MLflow does not answer", hint="annotating again is safe"))
+    assert invoke(monkeypatch, use_case) == code
+    out, err = capsys.readouterr()
+    assert "inconclusive[annotate]: MLflow does not answer\n  annotating again is safe" in err
+    assert out.splitlines()[-1].startswith(f"{name}: ")
+
+
+def test_an_error_of_the_use_case_prints_no_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(request: CheckRequest, registry: object, progress: object) -> CheckResult:
+        raise UriError("alexnet has no version 7", hint="versions 1, 2 and 3 exist")
+
+    monkeypatch.setattr(validator.check, "check", fail)
+    assert run(lambda: check, ["models:/alexnet/7", "--tracking-uri", "sqlite:////nowhere.db"], debug=False) == 2
+    assert capsys.readouterr() == ("", "error[uri]: alexnet has no version 7\n  versions 1, 2 and 3 exist\n")
+
+
+def test_environment_variables_set_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    from validator.cli.main import app
+
+    use_case = FakeUseCase(failing())
+    monkeypatch.setattr(validator.check, "check", use_case)
+    for name in ("POLICY", "NO_ANNOTATE", "CHECK_POLICY", "CHECK_NO_ANNOTATE"):
+        monkeypatch.setenv(f"VALIDATOR_{name}", "1")
+    CliRunner().invoke(app, ["check", "models:/alexnet/3", "--tracking-uri", "sqlite:////nowhere.db"])
+    (request,) = use_case.requests
+    assert request.policy == "default"
+    assert request.annotate
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("https://user:secret@mlflow.example/x", "https://***@mlflow.example/x"),
+        ("--tracking-uri=postgresql://u:p@h/db", "--tracking-uri=postgresql://***@h/db"),
+        ("models:/alexnet@champion", "models:/alexnet@champion"),
+        ("https://mlflow.example/a@b", "https://mlflow.example/a@b"),
+    ],
+)
+def test_the_recorded_command_holds_no_credentials(word: str, shown: str) -> None:
+    assert hide_credentials(word) == shown

@@ -1,0 +1,227 @@
+"""The installed program, as a shell sees it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.builders import failing, passing
+from validator.cli.main import COMMANDS
+
+HEAVY = ("torch", "onnxruntime", "mlflow", "numpy", "pydantic", "onnx", "rich")
+PROGRAM = [sys.executable, "-m", "validator"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR") and not k.startswith("MLFLOW")}
+    return {**kept, **more}
+
+
+def run(*arguments: str, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        capture_output=True, text=True, check=False, timeout=120, cwd=cwd,
+        env=environment(PYTHONPATH=str(Path(__file__).parents[2]), **more),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def verdict(tmp_path: Path) -> Path:
+    path = tmp_path / "verdict.json"
+    path.write_text(failing().to_json(), encoding="utf-8")
+    return path
+
+
+HELPS = ([], *([name] for name in COMMANDS), ["golden", "show"], ["golden", "verify"])
+
+
+@pytest.mark.parametrize("path", HELPS, ids=" ".join)
+def test_every_help_fits_80_columns_and_ends_in_the_exit_codes(path: Sequence[str]) -> None:
+    done = run(*path, "--help")
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert done.stdout.splitlines()[-7].strip() == "Exit codes:"
+    assert done.stdout.splitlines()[-1].split() == ["130", "interrupted"]
+    assert run(*path, "-h").stdout == done.stdout
+
+
+@pytest.mark.parametrize("path", [[], ["check"], ["golden"], ["report"]], ids=" ".join)
+def test_help_imports_nothing_heavy(path: list[str]) -> None:
+    script = (
+        "import sys; from validator.boundary import _load_app, run; "
+        f"code = run(_load_app, {[*path, '--help']!r}, debug=False); "
+        f"print(int(code), sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == "0 []\n"
+
+
+def test_help_lists_every_command_whole() -> None:
+    text = run("--help").stdout
+    for name, entry in COMMANDS.items():
+        assert f"  {name}" in text
+        assert entry.summary in text
+
+
+def test_the_help_of_check_has_three_examples() -> None:
+    assert run("check", "--help").stdout.count("    validator check models:/") == 3
+
+
+def test_no_option_turns_a_block_into_0() -> None:
+    text = run("check", "--help").stdout
+    assert not [w for w in ("--force", "--skip", "--ignore", "--exit-zero", "--allow", "--warn-only") if w in text]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["chek"], "error[usage]: no command chek: did you mean check?\n"),
+        (["xyzzy"], "error[usage]: no command xyzzy: there are check, golden,"),
+        (["check"], "error[usage]: missing argument 'URI'\n  see validator check --help"),
+        (["check", "models:/a/1", "--polcy", "x"], "did you mean '--policy'"),
+        (["check", "models:/a/1", "--color", "red"], "error[usage]: invalid value for '--color'"),
+        (["check", "a", "b"], "error[usage]: got unexpected extra argument"),
+        (["backends", "onnxruntime-gp"], "error[backend]: no backend onnxruntime-gp\n  did you mean onnxruntime-gpu?"),
+        (["report", "gone.json"], "error[usage]: gone.json cannot be read: no such file or directory"),
+        (["golden", "creat"], "error[usage]: no such command 'creat'"),
+        ([], "Usage: validator [OPTIONS] COMMAND"),
+    ],
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",
+)
+def test_usage_errors_exit_2_and_say_so_on_stderr(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message.lower() in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_told() -> None:
+    import validator
+
+    assert run("--version").stdout == f"validator {validator.__version__}\n"
+
+
+def test_completion_is_clicks_own() -> None:
+    done = run(_VALIDATOR_COMPLETE="bash_complete", COMP_WORDS="validator ch", COMP_CWORD="1")
+    assert "check" in done.stdout
+
+
+# --- report, schema, backends -------------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_shown_again_and_exits_0_whatever_it_says(verdict: Path) -> None:
+    done = run("report", str(verdict))
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].startswith("fail: alexnet version 2: 8 of 81 findings exceeded")
+    assert run("report", str(verdict.parent)).stdout == done.stdout
+    assert run("report", str(verdict), "--quiet").stdout == done.stdout.splitlines()[-1] + "\n"
+    assert "eager-cuda " in run("report", str(verdict), "--verbose").stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "variables", "is_colored"),
+    [
+        ("auto", {}, False),
+        ("auto", {"FORCE_COLOR": "1"}, True),
+        ("auto", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ("auto", {"NO_COLOR": ""}, False),
+        ("always", {"NO_COLOR": "1"}, True),
+        ("never", {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_the_option_wins_over_no_color_over_force_color(
+    verdict: Path, option: str, variables: dict[str, str], *, is_colored: bool
+) -> None:
+    done = run("report", str(verdict), "--color", option, **variables)
+    assert ("\x1b[" in done.stdout) == is_colored
+
+
+def test_names_that_the_encoding_lacks_are_escaped(tmp_path: Path) -> None:
+    document = passing()
+    subject = document.subject.model_copy(update={"title": "模型"})
+    path = tmp_path / "verdict.json"
+    path.write_text(document.model_copy(update={"subject": subject}).to_json(), encoding="utf-8")
+    done = run("report", str(path), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.startswith("\\u6a21\\u578b")
+
+
+def test_the_schema_is_printed() -> None:
+    assert json.loads(run("schema").stdout)["title"] == "Verdict of validator, schema 1.0"
+
+
+def test_backends_lists_the_catalog_and_the_knobs_of_one() -> None:
+    from validator.backends.catalog import CATALOG
+
+    listed = run("backends").stdout
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == list(CATALOG)
+    knobs = run("backends", "onnxruntime-gpu").stdout
+    assert "use_tf32" in knobs
+    assert "CUDAExecutionProvider" in knobs
+
+
+# --- Streams and signals ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["schema"], ["--help"], ["backends"], ["--version"]], ids=" ".join)
+def test_a_full_standard_output_is_an_error_not_0(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [*PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 3
+    assert done.stderr.startswith("inconclusive[report]: standard output cannot be written: no space left")
+
+
+def test_a_full_standard_error_changes_nothing() -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run([*PROGRAM, "chek"], stdout=subprocess.PIPE, stderr=full, check=False, timeout=60)
+    assert done.returncode == 2
+
+
+def test_a_closed_pipe_ends_quietly_and_is_neither_a_pass_nor_a_fail() -> None:
+    with subprocess.Popen([*PROGRAM, "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 3
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_never_pass(closed: str) -> None:
+    command = f"{sys.executable} -m validator backends {closed}"
+    assert subprocess.run(["/bin/sh", "-c", command], check=False, timeout=60).returncode == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_signals_end_it_with_130(number: signal.Signals, tmp_path: Path) -> None:
+    """Whatever it is doing: here it waits for a verdict that never comes."""
+    pipe = tmp_path / "verdict.json"
+    os.mkfifo(pipe)
+    with subprocess.Popen([*PROGRAM, "report", str(pipe)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        writer = _open_writer(pipe)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        os.close(writer)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert b"interrupted: nothing was decided" in err
+
+
+def _open_writer(pipe: Path) -> int:
+    """Open a named pipe as soon as somebody reads it: then the command is running."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            time.sleep(0.05)
+    raise TimeoutError
