@@ -50,7 +50,7 @@ def probe(path: Path, model_format: str, golden: Golden, export_path: Path | Non
     feeds, _ = program.bind([spec.name for spec in golden.inputs])
     inputs = _inputs(program, [sample[name] for name in feeds])
     claimed = _claimed_batch(program)
-    buffers = _buffer_versions(program.module)
+    buffers = _buffer_copies(program.module)
     worked, outputs = _try_batches(program, [sample[name] for name in feeds], claimed)
     static_batch = worked[0] if len(worked) == 1 else None
     mutated = _mutated_buffers(program, buffers)
@@ -205,16 +205,27 @@ def _parameter_dtypes(program: TorchProgram) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _buffer_versions(module: torch.nn.Module) -> dict[str, tuple[int, int]]:
-    """Return buffer -> identity and version counter, which every in-place write moves."""
-    return {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}  # noqa: SLF001
+def _buffer_copies(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a copy of every buffer. Version counters would not do: batch_norm writes without moving them."""
+    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
 
 
-def _mutated_buffers(program: TorchProgram, before: dict[str, tuple[int, int]]) -> tuple[str, ...]:
+def _mutated_buffers(program: TorchProgram, before: dict[str, torch.Tensor]) -> tuple[str, ...]:
     """Name the buffers that forward writes to: those that the signature lists, and those that did change."""
     listed = set(program.exported.graph_signature.buffers_to_mutate.values()) if program.exported else set()
-    after = _buffer_versions(program.module)
-    return tuple(sorted(listed | {name for name in after if after[name] != before.get(name)}))
+    changed = {
+        name
+        for name, buffer in program.module.named_buffers()
+        if name not in before or not _is_same(buffer, before[name])
+    }
+    return tuple(sorted(listed | changed))
+
+
+def _is_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same values, NaN being equal to itself."""
+    if tensor.shape != other.shape or tensor.dtype != other.dtype:
+        return False
+    return bool(((tensor == other) | (tensor.isnan() & other.isnan())).all())
 
 
 # --- Export ------------------------------------------------------------------------------------------------------

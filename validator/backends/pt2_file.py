@@ -13,6 +13,7 @@ import json
 import pickle
 import re
 import stat
+import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from validator.backends.refusals import clean_line, format_refusal
 
 RATIO_LIMIT = 100
 """Unpacked bytes to packed bytes: torch stores without compression, so 1 is the norm."""
+_END_OF_ARCHIVE_BYTES = 22
 RECORD_COUNT_LIMIT = 100_000
 JSON_LIMIT_BYTES = 1 << 29
 
@@ -59,7 +61,8 @@ _CALLS = frozenset({
     "FloatPow", "FloatTrueDiv", "IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "TruncToFloat",
     "TruncToInt", "RoundToInt", "RoundDecimal", "ToFloat", "Identity", "Add", "Mul", "Pow",
     "floor", "ceiling", "sqrt", "max", "min", "abs", "int", "float", "bool", "round", "not",
-    "size", "stride", "storage_offset", "dim", "numel",
+    "size", "stride", "storage_offset", "dim", "numel", "item",
+    "sym_max", "sym_min", "sym_ite", "sym_not", "sym_int", "sym_float", "sym_sqrt", "sym_sum",
 })  # fmt: skip
 _NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Name, ast.Load,
@@ -83,10 +86,25 @@ def vet_pt2(path: Path) -> Pt2Facts:
         BackendRefusal: format; the message names the record.
     """
     try:
+        _vet_ends(path)
         with zipfile.ZipFile(path) as archive:
             return _vet_archive(archive, path)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, OSError, NotImplementedError) as error:
         raise format_refusal(f"{path.name} is not a readable archive: {error}") from error
+
+
+def _vet_ends(path: Path) -> None:
+    """Make sure that the file is one archive from its first byte to its last.
+
+    A `.pt2` holds archives of its own (the sample inputs). Cut short, or with something before or after it, one reader
+    may take an inner archive for the whole where another does not.
+    """
+    with path.open("rb") as stream:
+        head = stream.read(4)
+        stream.seek(max(path.stat().st_size - _END_OF_ARCHIVE_BYTES, 0))
+        tail = stream.read()
+    if head != b"PK\x03\x04" or not tail.startswith(b"PK\x05\x06") or not tail.endswith(b"\x00\x00"):
+        raise format_refusal(f"{path.name} is not a readable archive: cut short, or with something around it")
 
 
 def _vet_archive(archive: zipfile.ZipFile, path: Path) -> Pt2Facts:
@@ -186,7 +204,7 @@ def _vet_pickled(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     if not content:  # torch.export.save writes an empty record where there are no sample inputs
         return
     try:
-        with _no_added_globals():
+        with _no_added_globals(), warnings.catch_warnings(action="ignore"):
             torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, TypeError, KeyError, AttributeError) as error:
         raise format_refusal(

@@ -23,10 +23,13 @@ def open_session(row: Backend, model: ModelFile) -> Session:
         BackendRefusal: no such device, or a model that does not load.
     """
     require_device(row)
-    set_knobs(row)
     device = torch.device(f"{row.device_type}:{row.device_index}" if row.device_type != "cpu" else "cpu")
     program = load_program(model.path, model.format, device)
-    return TorchSession(row, model, program, device)
+    session = TorchSession(row, model, program, device)
+    # After loading and rewriting: torch.export uses cudnn.flags(), which raises once the new switches are set, and
+    # which leaves them unset behind itself.
+    set_knobs(row)
+    return session
 
 
 class TorchSession:
