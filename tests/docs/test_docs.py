@@ -1,0 +1,489 @@
+"""What the documentation says is what the program does: commands, tables, examples, links, recipes."""
+
+import contextlib
+import inspect
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from validator import errors, judge
+from validator.backends.catalog import CATALOG, Backend
+from validator.cli.main import app
+from validator.errors import ExitCode, ValidatorError
+from validator.judge import Check
+from validator.policy import (
+    BUILT_IN,
+    DEFAULT_RATIO,
+    DEFAULT_RATIO_FLOOR,
+    Budget,
+    Calibration,
+    Checks,
+    Formats,
+    Policy,
+    WorkerLimits,
+    parse_policy,
+)
+from validator.registry.interface import RUN_TAG, VERDICT_TAG
+from validator.report import annotation
+from validator.report.schema import SCHEMA_PATH
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "pipelines/README.md"])
+README, POLICY_PAGE, VERDICT_PAGE, MLFLOW_PAGE, TROUBLE_PAGE = (
+    ROOT / name
+    for name in ("README.md", "docs/policy.md", "docs/verdict.md", "docs/mlflow.md", "docs/troubleshooting.md")
+)
+WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
+YAML_FILES = [*WORKFLOWS, *sorted(ROOT.glob(".github/actions/*/action.yml")), *sorted(ROOT.glob("pipelines/*.y*ml"))]
+CHECK_SH = ROOT / "pipelines/check.sh"
+
+RUN_THE_DEMO = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/validator demo"
+RUN_THE_TESTS = "./dev test"
+
+
+def name_of(path: object) -> str:
+    return str(path.relative_to(ROOT)) if isinstance(path, Path) else str(path)
+
+
+# --- Reading Markdown -------------------------------------------------------------------------------------------
+
+
+def blocks(path: Path, *languages: str) -> list[str]:
+    """Return the fenced blocks of these languages."""
+    found = re.findall(r"^```(\w+)[^\n]*\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for language, text in found if language in languages]
+
+
+def prose(path: Path) -> str:
+    """Return a page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def tables(path: Path) -> Iterator[list[list[str]]]:
+    """Yield the tables of a page as rows of cells, the heading first."""
+    for text in re.findall(r"(?:^\|.*\|\n)+", prose(path), re.MULTILINE):
+        rows = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in text.splitlines()]
+        yield [rows[0], *rows[2:]]
+
+
+def table(path: Path, *heading: str) -> list[list[str]]:
+    """Return the rows of the one table whose heading begins like this."""
+    found = [rows[1:] for rows in tables(path) if tuple(rows[0][: len(heading)]) == heading]
+    assert len(found) == 1, f"{len(found)} tables headed {heading} in {name_of(path)}"
+    return found[0]
+
+
+def words_of(cells: list[str]) -> list[str]:
+    """Return the code spans of some cells."""
+    return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+
+
+def first_words(rows: list[list[str]]) -> list[str]:
+    return words_of([row[0] for row in rows])
+
+
+# --- Policies ---------------------------------------------------------------------------------------------------
+
+POLICIES = [(page, text) for page in PAGES for text in blocks(page, "toml")]
+
+
+@pytest.mark.parametrize(("page", "text"), POLICIES, ids=[f"{p.stem}-{i}" for i, (p, _) in enumerate(POLICIES)])
+def test_every_policy_in_the_documentation_can_be_used(page: Path, text: str) -> None:
+    assert parse_policy(text, origin=page.name).required
+
+
+def test_every_key_of_the_policy_is_documented() -> None:
+    sections = {Policy: "top level", Formats: "formats", Checks: "checks", WorkerLimits: "worker", Budget: "budget"}
+    documented = {
+        word.removeprefix("environment.") for rows in tables(POLICY_PAGE) for word in words_of([row[0] for row in rows])
+    }
+    nested = {"formats", "checks", "worker", "backends", "budget", "calibration", "environment"}
+    for model in (*sections, Calibration, Backend):
+        missing = set(model.model_fields) - documented - nested - {"name"}
+        assert not missing, f"{model.__name__}: {missing}"
+    text = POLICY_PAGE.read_text(encoding="utf-8")
+    for section in ("[formats]", "[checks]", "[worker]", "[[budget]]", "[backends.NAME]", "[calibration]"):
+        assert f"## `{section}`" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [(m, k) for m in (Policy, Formats, Checks, WorkerLimits) for k, f in m.model_fields.items() if not f.is_required()],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_documented_defaults_are_the_defaults(model: type[Any], key: str) -> None:
+    default = model.model_fields[key].default
+    if key in ("required", "formats", "checks", "worker", "backends", "budget", "calibration"):
+        return  # told in words, or a section of its own
+    own = [rows for rows in tables(POLICY_PAGE) if rows[0][:2] == ["key", "default"]]
+    shown = [row[1] for rows in own for row in rows if row[0] == f"`{key}`"]
+    assert len(shown) == 1
+    if default is None:
+        assert shown == ["none"]
+    else:
+        value = list(default) if isinstance(default, tuple) else default
+        assert shown == [f"`{json.dumps(value)}`"]
+
+
+def test_documented_default_budgets_are_the_programs() -> None:
+    rows = table(POLICY_PAGE, "class", "unit roundoff u")
+    with_baseline = {row[0].strip("`"): float(row[2]) for row in rows}
+    assert with_baseline == {precision.value: ratio for precision, ratio in DEFAULT_RATIO.items()}
+    assert {float(row[3]) for row in rows} == {DEFAULT_RATIO_FLOOR}
+
+
+def test_built_in_policies_are_documented() -> None:
+    rows = table(POLICY_PAGE, "built-in", "requires")
+    assert {row[0].strip("`"): tuple(words_of([row[1]])) for row in rows} == {
+        name: policy.required for name, policy in BUILT_IN.items()
+    }
+
+
+# --- Tables -----------------------------------------------------------------------------------------------------
+
+EXIT_TABLES = [(page, rows) for page in PAGES for rows in tables(page) if rows[0][0] == "exit"]
+
+
+def test_there_are_exit_code_tables() -> None:
+    assert {page for page, _ in EXIT_TABLES} >= {README, VERDICT_PAGE}
+
+
+@pytest.mark.parametrize(("page", "rows"), EXIT_TABLES, ids=[p.stem + str(i) for i, (p, _) in enumerate(EXIT_TABLES)])
+def test_every_exit_code_table_is_the_programs(page: Path, rows: list[list[str]]) -> None:
+    assert [int(row[0]) for row in rows[1:]] == [int(code) for code in ExitCode]
+    if rows[0][1] in ("verdict", "name"):
+        assert [row[1].strip("`") for row in rows[1:]] == [code.name.lower() for code in ExitCode]
+
+
+def test_the_table_of_backends_is_the_catalog() -> None:
+    rows = table(README, "name", "runs on")
+    assert first_words(rows) == list(CATALOG)
+    assert [row[2] for row in rows] == [row.precision.value for row in CATALOG.values()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_backend_that_is_named_exists(page: Path) -> None:
+    own = {name for text in blocks(POLICY_PAGE, "toml") for name in parse_policy(text, origin="").backends}
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w.-])(?:eager|cudnn|onnxruntime)-[a-z0-9-]+(?![\w.])", text))
+    assert named - {"onnxruntime-gpu>"} <= CATALOG.keys() | own
+
+
+def test_every_check_has_a_paragraph_and_no_other_word_has() -> None:
+    _, _, section = VERDICT_PAGE.read_text(encoding="utf-8").partition("## Checks")
+    section, _, _ = section.partition("\n## ")
+    assert re.findall(r"^### `([^`]+)`$", section, re.MULTILINE) == [check.value for check in Check]
+
+
+def test_the_readme_lists_every_check() -> None:
+    assert sorted(first_words(table(README, "check", "what"))) == sorted(check.value for check in Check)
+
+
+def test_every_warning_is_documented() -> None:
+    codes = set(re.findall(r'code="([^"]+)"', inspect.getsource(judge))) | {"retry"}
+    assert set(first_words(table(VERDICT_PAGE, "code", "says"))) == codes
+
+
+def test_every_tag_is_documented() -> None:
+    written = set(re.findall(r'"(validator\.\w+)"', inspect.getsource(annotation.version_tags)))
+    assert set(first_words(table(MLFLOW_PAGE, "tag on the version", "value"))) == written | {RUN_TAG, VERDICT_TAG}
+
+
+def all_errors(kind: type[ValidatorError]) -> Iterator[type[ValidatorError]]:
+    for child in kind.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield child
+            yield from all_errors(child)
+
+
+def test_every_error_code_has_a_heading_in_troubleshooting() -> None:
+    headings = re.findall(r"^### `([^`]+)`", TROUBLE_PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(headings) == {f"{e.word}[{e.code}]" for e in (ValidatorError, *all_errors(ValidatorError))}
+
+
+# --- Commands ---------------------------------------------------------------------------------------------------
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    """Yield (where, line) for every command line of ours in pages and recipes, as far as it is written out."""
+    for page in PAGES:
+        for text in blocks(page, "sh", "text", "bash"):
+            for line in text.splitlines():
+                if match := re.search(r"(?:^\$ |^\s*|^.*\.venv/bin/)(validator .*)$", line):
+                    yield name_of(page), match[1]
+        for span in re.findall(r"`(validator\s[^`]+)`", prose(page)):
+            yield name_of(page), " ".join(span.split())
+    for path in sorted([*ROOT.glob("pipelines/*"), *YAML_FILES]):
+        text = path.read_text(encoding="utf-8")
+        for line in text.splitlines():
+            if match := re.match(r"\s*(validator (?:check|golden|report|backends|schema|demo) .*)", line):
+                yield name_of(path), match[1].replace('"$@"', "--policy cpu")
+            if match := re.search(r"pipelines/check\.sh (\"?\$?[\w:/]+\"? [^']*)", line):
+                yield name_of(path), f"validator check {match[1].replace('[OPTION...]', '')}"
+
+
+COMMAND_LINES = list(dict.fromkeys(command_lines()))
+
+
+def resolve(words: list[str]) -> None:
+    """Parse a command line the way the program does, without running it.
+
+    Raises:
+        click.UsageError: there is no such command, option or argument.
+    """
+    group: click.Command = app
+    context = app.make_context("validator", list(words)) if words else None
+    while isinstance(group, click.Group) and context is not None:
+        rest = [*context._protected_args, *context.args]
+        if not rest:
+            return  # a group that is only named
+        name, command, arguments = group.resolve_command(context, rest)
+        assert command is not None
+        if not arguments:
+            return  # a command that is only named
+        group, context = command, command.make_context(name, arguments, parent=context)
+
+
+@pytest.mark.parametrize(("where", "line"), COMMAND_LINES, ids=[f"{w}: {line}" for w, line in COMMAND_LINES])
+def test_every_command_line_can_be_parsed(where: str, line: str) -> None:
+    words = shlex.split(re.sub(r"\s[>|].*$", "", line), comments=True)
+    with contextlib.suppress(click.exceptions.Exit):  # --help, --version
+        resolve(words[1:])
+
+
+def test_a_command_line_that_does_not_exist_is_found() -> None:
+    for line in ("chekc models:/a/1", "check models:/a/1 --polcy cpu", "check a b", "golden mend x"):
+        with pytest.raises(click.UsageError):
+            resolve(line.split())
+
+
+def test_there_are_command_lines_of_every_kind() -> None:
+    commands = {line.split()[1] for _, line in COMMAND_LINES}
+    assert commands >= {"check", "golden", "backends", "report", "schema", "demo"}
+    assert {where for where, _ in COMMAND_LINES} >= {"README.md", "docs/mlflow.md", "pipelines/check.sh"}
+
+
+def test_the_readme_has_the_two_commands_of_a_fresh_machine() -> None:
+    section = README.read_text(encoding="utf-8").partition("## Try it")[2].partition("\n## ")[0]
+    commands = re.findall(r"^```sh\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
+    assert commands == [RUN_THE_DEMO, RUN_THE_TESTS]
+
+
+def test_ci_runs_the_second_command() -> None:
+    assert RUN_THE_TESTS in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    assert f"- run: {RUN_THE_TESTS}" in (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+
+
+# --- Links ------------------------------------------------------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that the headings of a page get."""
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+LINKS = [
+    (page, target)
+    for page in PAGES
+    for target in dict.fromkeys(re.findall(r"\]\(([^)\s]+)\)", prose(page)))
+    if not target.startswith(("http://", "https://"))
+]
+
+
+@pytest.mark.parametrize(("page", "target"), LINKS, ids=[f"{name_of(p)}: {t}" for p, t in LINKS])
+def test_every_link_leads_somewhere(page: Path, target: str) -> None:
+    file, _, anchor = target.partition("#")
+    path = (page.parent / file).resolve() if file else page
+    assert path.exists()
+    if anchor:
+        assert anchor in anchors(path)
+
+
+def test_the_schema_lies_where_the_page_says() -> None:
+    assert f"`{name_of(SCHEMA_PATH)}`" in VERDICT_PAGE.read_text(encoding="utf-8")
+
+
+def test_the_changelog_begins_with_what_is_not_released() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+
+
+# --- Recipes ----------------------------------------------------------------------------------------------------
+
+
+def load(path: Path) -> dict[Any, Any]:
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
+
+
+@pytest.mark.parametrize("path", YAML_FILES, ids=name_of)
+def test_every_action_is_pinned_by_a_full_sha_with_its_version_beside_it(path: Path) -> None:
+    load(path)
+    for used, comment in re.findall(r"^\s*(?:- )?uses: (\S+)(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
+        if not used.startswith("./"):
+            assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", used)
+            assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
+def test_every_job_asks_for_as_little_as_it_needs_and_ends(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {}
+    for job in workflow["jobs"].values():
+        assert job["permissions"] == {"contents": "read"}
+        assert job["timeout-minutes"] <= 90
+
+
+@pytest.mark.parametrize("path", [p for p in YAML_FILES if ".github" in p.parts], ids=name_of)
+def test_no_input_is_pasted_into_a_script(path: Path) -> None:
+    document = load(path)
+    jobs = document["jobs"].values() if "jobs" in document else [document["runs"]]
+    steps = [step for job in jobs for step in job["steps"]]
+    assert steps
+    assert not [step["run"] for step in steps if "${{" in step.get("run", "")]
+
+
+def test_the_job_on_kubernetes_is_not_retried_and_calls_the_recipe() -> None:
+    spec = load(ROOT / "pipelines/kubernetes-job.yaml")["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert spec["backoffLimit"] == 0
+    assert container["command"] == [CHECK_SH.name]
+    resolve(["check", *container["args"]])
+
+
+def test_gitlab_keeps_the_report_of_a_job_that_failed() -> None:
+    job = load(ROOT / "pipelines/gitlab-ci.yml")[".validator"]
+    assert job["artifacts"]["when"] == "always"
+    assert "allow_failure" not in job
+
+
+FAKE = """#!/bin/sh
+printf '%s\\n' "$@" > "$FAKE_FOLDER/arguments"
+while [ $# -gt 0 ]; do
+  if [ "$1" = --output ]; then output=$2; fi
+  shift
+done
+if [ -n "$FAKE_DOCUMENT" ]; then mkdir -p "$output" && printf '%s' "$FAKE_DOCUMENT" > "$output/verdict.json"; fi
+exit "$FAKE_CODE"
+"""
+
+VERDICTS = {0: "pass", 1: "fail", 2: None, 3: "inconclusive", 4: "refused", 130: None}
+
+
+class Recipe:
+    """Runs check.sh with a stand-in for `validator` on PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.report = folder / "validator-report"
+        (folder / "bin").mkdir()
+        fake = folder / "bin" / "validator"
+        fake.write_text(FAKE, encoding="utf-8")
+        fake.chmod(0o755)
+
+    def run(self, code: int, document: str | None, *words: str, **environment: str) -> int:
+        ended = subprocess.run(
+            [CHECK_SH, *(words or ("models:/alexnet/3",))],
+            cwd=self.folder,
+            env={
+                "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+                "FAKE_FOLDER": str(self.folder),
+                "FAKE_CODE": str(code),
+                "FAKE_DOCUMENT": document or "",
+                **environment,
+            },
+            capture_output=True,
+            check=False,
+        )
+        return ended.returncode
+
+    def arguments(self) -> list[str]:
+        return (self.folder / "arguments").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return Recipe(tmp_path)
+
+
+def verdict_document(verdict: str | None) -> str | None:
+    return None if verdict is None else json.dumps({"findings": [{"verdict": "pass"}], "verdict": verdict}, indent=2)
+
+
+@pytest.mark.parametrize(("code", "verdict"), VERDICTS.items())
+def test_the_recipe_ends_with_the_programs_exit_code(recipe: Recipe, code: int, verdict: str | None) -> None:
+    assert recipe.run(code, verdict_document(verdict)) == code
+
+
+def test_the_recipe_knows_every_exit_code() -> None:
+    assert set(VERDICTS) == set(ExitCode)
+
+
+@pytest.mark.parametrize(
+    "document", [None, "", "{", "[]", "{}", '{"verdict": null}', '{"verdict": "PASS"}', '{"findings": "pass"}']
+)
+def test_without_a_readable_document_nothing_is_cleared(recipe: Recipe, document: str | None) -> None:
+    assert recipe.run(0, document) == ExitCode.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("verdict", ["fail", "inconclusive", "refused", ""])
+def test_a_document_that_says_no_outweighs_exit_code_0(recipe: Recipe, verdict: str) -> None:
+    assert recipe.run(0, verdict_document(verdict)) == ExitCode.INCONCLUSIVE
+
+
+def test_a_document_that_says_pass_does_not_outweigh_another_exit_code(recipe: Recipe) -> None:
+    assert recipe.run(3, verdict_document("pass")) == ExitCode.INCONCLUSIVE
+
+
+def test_an_interpreter_that_did_not_start_is_no_failed_model(recipe: Recipe) -> None:
+    assert recipe.run(1, None) == ExitCode.INCONCLUSIVE
+
+
+def test_an_earlier_pass_is_not_read_as_this_runs(recipe: Recipe) -> None:
+    recipe.report.mkdir()
+    (recipe.report / "verdict.json").write_text(verdict_document("pass") or "", encoding="utf-8")
+    assert recipe.run(0, None) == ExitCode.INCONCLUSIVE
+
+
+def test_an_earlier_document_that_cannot_be_removed_stops_the_recipe(recipe: Recipe) -> None:
+    (recipe.report / "verdict.json").mkdir(parents=True)
+    assert recipe.run(0, None) == ExitCode.INCONCLUSIVE
+
+
+def test_without_the_program_nothing_is_cleared(recipe: Recipe) -> None:
+    (recipe.folder / "bin" / "validator").write_text("#!/nonexistent/python\n", encoding="utf-8")
+    assert recipe.run(0, None) not in (ExitCode.PASS, ExitCode.FAIL)
+
+
+def test_the_recipe_hands_on_its_options_and_decides_on_the_folder(recipe: Recipe) -> None:
+    words = ("models:/alexnet/3", "--golden", "a folder", "--output", "elsewhere")
+    assert recipe.run(0, verdict_document("pass"), *words, REPORT_FOLDER="out put") == ExitCode.PASS
+    assert (recipe.folder / "out put" / "verdict.json").exists()
+    given = recipe.arguments()
+    assert given == ["check", *words[1:], "--output", "out put", "--", "models:/alexnet/3"]
+    context = app.make_context("validator", given)
+    _, command, arguments = app.resolve_command(context, [*context._protected_args, *context.args])
+    assert command is not None
+    parameters = command.make_context("check", arguments, parent=context).params
+    assert (parameters["uri"], parameters["output"]) == ("models:/alexnet/3", Path("out put"))
+
+
+def test_a_model_that_is_named_like_an_option_is_no_option(recipe: Recipe) -> None:
+    assert recipe.run(2, None, "--help") == ExitCode.USAGE
+    assert recipe.arguments()[-2:] == ["--", "--help"]
+
+
+def test_the_recipe_asks_for_a_model(tmp_path: Path) -> None:
+    ended = subprocess.run([CHECK_SH], cwd=tmp_path, capture_output=True, check=False)
+    assert ended.returncode == ExitCode.USAGE
