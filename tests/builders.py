@@ -232,7 +232,7 @@ def document_of(situation: Situation, *, created_utc: str = "2026-11-30T15:02:00
             check_id="0123456789abcdef",
             created_utc=created_utc,
             duration_s=38.2,
-            command=("validator", "check", f"models:/{situation.model_name}@candidate"),
+            command=("validator", "check", f"models:/{situation.model_name}@candidate", "--golden", "golden/"),
             policy_origin="default",
             retries=situation.retries,
         ),

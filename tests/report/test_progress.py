@@ -39,7 +39,7 @@ def test_without_a_terminal_there_is_one_line_per_stage_and_per_finished_job() -
     assert stream.getvalue().splitlines() == [
         "[  12.2 s] stage    489 MB in 6 files",
         "[  12.2 s] run      eager-cpu again: CUDA error\\x1b[31m",
-        "[  12.2 s] run      eager-cpu done, 320 samples: completed",
+        "[  12.2 s] run      eager-cpu completed, 320 samples",
     ]
 
 
@@ -96,7 +96,7 @@ def test_live_lines_are_erased_at_the_end_and_finished_jobs_stay() -> None:
         tell_a_run(progress)
         progress.job(Event(backend="probe", kind="started", total=0))
     text = stream.getvalue()
-    assert "eager-cpu done, 320 samples: completed" in text
+    assert "eager-cpu completed, 320 samples" in text
     assert "CUDA error\\x1b[31m" in text
     assert text.endswith(("\x1b[2K", "\x1b[?25h"))
 

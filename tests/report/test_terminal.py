@@ -12,6 +12,7 @@ from tests.builders import (
     Situation,
     document_of,
     failing,
+    no_gpu,
     noisy,
     passing,
     reference_outputs,
@@ -19,7 +20,9 @@ from tests.builders import (
     stale_weights,
 )
 from tests.report.conftest import MatchSnapshot
+from validator.backends.catalog import CATALOG
 from validator.judge import Check, Status, Verdict
+from validator.report.groups import repeat_command
 from validator.report.model import CrashedRecord, FindingRecord, VerdictDocument, WarningRecord
 from validator.report.terminal import render_last_line, render_terminal
 from validator.subject import OnnxOrigin
@@ -75,7 +78,7 @@ def test_a_failure_says_what_where_how_much_which_sample_and_what_next() -> None
         "sample 0008, element 7: reference ",
         "unseen      by top-1 (0 flips of 64) and by cosine (0.9999999996)",
         "reading     both ONNX Runtime backends are out alike and the eager ones are within (1.27)",
-        "validator check models:/alexnet/2 --onnx model.onnx",
+        "validator check models:/alexnet/2 --golden golden/ --onnx model.onnx",
     ):
         assert fact in text
 
@@ -205,6 +208,40 @@ def test_columns_go_in_their_order_where_it_is_narrow() -> None:
     assert "used" not in headings[1]
     for wide, narrow in itertools.pairwise(headings):
         assert set(narrow.split()) <= set(wide.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "again"),
+    [
+        (("validator", "check", "models:/a/1"), ("--onnx", "m.onnx"), "validator check models:/a/1 --onnx m.onnx"),
+        (("validator", "check", "a", "--onnx", "old"), ("--onnx", "m"), "validator check a --onnx m"),
+        (("validator", "check", "--onnx=old", "a"), ("--onnx", "m"), "validator check a --onnx m"),
+        (
+            ("validator", "check", "a", "--backend", "x"),
+            ("--backend", "y"),
+            "validator check a --backend x --backend y",
+        ),
+        (("validator", "check", "--verbose", "a"), ("--verbose",), "validator check a --verbose"),
+        (("validator", "check", "a; rm b"), ("--onnx", "m"), "validator check 'a; rm b' --onnx m"),
+        (("python", "demo.py"), ("--onnx", "m"), "validator check models:/alexnet/3 --onnx m"),
+    ],
+)
+def test_the_next_command_repeats_the_check_with_what_is_new(
+    command: tuple[str, ...], options: tuple[str, ...], again: str
+) -> None:
+    assert repeat_command(passing().model_copy(update={"command": command}), options) == again
+
+
+def test_a_worker_that_names_itself_twice_is_named_once() -> None:
+    row = CATALOG["eager-cuda"]
+    outcome = no_gpu(row)
+    refusal = outcome.refusal.model_copy(update={"message": "eager-cuda asks for cuda: no driver"})
+    document = document_of(replace(GPU, outcomes={row.name: replace(outcome, refusal=refusal)}))
+    assert "inconclusive[worker]  eager-cuda: asks for cuda: no driver" in rendered(document)
+
+
+def test_verbose_says_what_every_backend_ran_with() -> None:
+    assert "eager-cuda: gpu NVIDIA H200, torch 2.14.1, 2.8 s, 512 MB" in rendered(passing(), verbose=True)
 
 
 # --- Whatever the document holds ----------------------------------------------------------------------------------

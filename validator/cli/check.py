@@ -34,7 +34,7 @@ DEFAULT_OUTPUT = "validator-report"
 @click.option("--no-annotate", is_flag=True, help="Write nothing to MLflow.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json on standard output.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the last line only.")
-@click.option("--verbose", "-v", is_flag=True, help="Print every backend and every finding.")
+@click.option("--verbose", "-v", is_flag=True, help="Print every backend and what it ran with.")
 @click.option(
     "--color", type=click.Choice([c.value for c in ColorChoice]), default="auto", show_default=True, help="When to "
     "colour; NO_COLOR and FORCE_COLOR count too.",

@@ -11,7 +11,7 @@ from validator.errors import ExitCode, UsageError
 
 @click.command()
 @click.argument("verdict", type=click.Path(path_type=Path))
-@click.option("--verbose", "-v", is_flag=True, help="Print every backend and every finding.")
+@click.option("--verbose", "-v", is_flag=True, help="Print every backend and what it ran with.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the last line only.")
 @click.option(
     "--color", type=click.Choice([c.value for c in ColorChoice]), default="auto", show_default=True, help="When to "

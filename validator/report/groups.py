@@ -1,5 +1,7 @@
 """Findings that have one cause, put together: what a person reads as one thing."""
 
+import itertools
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,7 +23,7 @@ MESSAGE_LIMIT = 400
 _ALIKE = 2.0
 """Error ratios within this factor of each other count as alike."""
 
-_OTHER_FILE = "--onnx model.onnx"
+_OTHER_FILE = ("--onnx", "model.onnx")
 
 _BLIND_COSINE = 0.9999
 """A cosine from here on is what people take for equal."""
@@ -87,7 +89,8 @@ def describe_group(group: Group) -> str:
         return message
     own = clean(first.backend)
     if message.startswith(own):
-        return names + message.removeprefix(own)
+        # A worker's own words may name it once more, which is wrong for all but the first of a group.
+        return names + message.removeprefix(own).replace(f": {own} ", ": ", 1)
     where = f"output {clean(first.output)}: " if first.output and clean(first.output) not in message else ""
     return f"{names}: {where}{message}"
 
@@ -167,19 +170,45 @@ def _pooled(backend: BackendRecord, output: str | None) -> float | None:
     return next((o.ratios.pooled for o in backend.outputs if o.name == output and o.ratios is not None), None)
 
 
-def next_steps(document: VerdictDocument, group: Group) -> tuple[str | None, str | None]:
-    """Say what to do about a group, and a command for it where there is one."""
+def next_steps(document: VerdictDocument, group: Group) -> tuple[str | None, tuple[str, ...]]:
+    """Say what to do about a group, and which options to run the same check again with; no options, no command."""
     if group.check is not Check.ERROR_RATIO or group.status is not Status.EXCEEDED:
-        return group.worst.hint, None
+        return group.worst.hint, ()
     runtimes = {b.name: b.runtime for b in document.backends}
     devices = {b.name: b.device for b in document.backends}
     out, title = set(group.backends), clean(document.subject.title)
     if all(runtimes.get(name) == Runtime.ONNXRUNTIME for name in out):
         if all(devices.get(name) != "cpu" for name in out) and "onnxruntime-cpu" not in runtimes:
-            return "see whether the CPU provider computes the same from the same file", "--backend onnxruntime-cpu"
+            return "see whether the CPU provider computes the same from the same file", ("--backend", "onnxruntime-cpu")
         if document.onnx is not None and document.onnx.origin == OnnxOrigin.EXPORT:
             return f"this check exported {title} itself: export it another way, and check that file", _OTHER_FILE
         return f"export the ONNX file again from {title}, and check that file", _OTHER_FILE
     if any(devices.get(name) != "cpu" for name in out) and "cudnn-off" not in runtimes:
-        return "turn one knob, cuDNN, and see whether the difference goes with it", "--backend cudnn-off"
-    return "see every number of every backend", "--verbose"
+        return "turn one knob, cuDNN, and see whether the difference goes with it", ("--backend", "cudnn-off")
+    return "see every number of every backend", ("--verbose",)
+
+
+def repeat_command(document: VerdictDocument, options: tuple[str, ...]) -> str:
+    """Return the command of this check with other options, quoted for a shell.
+
+    An option that is given anew replaces the one that was there; `--backend` adds.
+    """
+    words = list(document.command)
+    if words[:2] != ["validator", "check"]:
+        words = ["validator", "check", document.subject.pinned_uri]
+    # Pinned: an alias may mean another version by the time that the command is pasted.
+    subject = document.subject
+    words = [subject.pinned_uri if word == subject.requested_uri else word for word in words]
+    if options[0] != "--backend":
+        words = _without(words, options[0], has_value=len(options) > 1)
+    return shlex.join(clean(word) for word in [*words, *options])
+
+
+def _without(words: list[str], option: str, *, has_value: bool) -> list[str]:
+    """Drop an option and its value, in either spelling."""
+    kept: list[str] = []
+    for before, word in itertools.pairwise(["", *words]):
+        is_value = has_value and before == option
+        if word != option and not word.startswith(f"{option}=") and not is_value:
+            kept.append(word)
+    return kept

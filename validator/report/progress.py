@@ -191,6 +191,8 @@ class LiveProgress(SilentProgress):
             task = self._tasks[event.backend]
             if event.kind == "finished":
                 self._bars.remove_task(self._tasks.pop(event.backend))
+                # What is printed next is followed by the bars as they were last drawn.
+                self._bars.refresh()
                 self.stage("run", describe_end(event))
                 return
             self._bars.update(task, completed=event.samples, visible=len(self._tasks) <= LINES_SHOWN)
@@ -212,7 +214,7 @@ class LiveProgress(SilentProgress):
 def describe_end(event: JobEvent) -> str:
     """Say how a job ended."""
     count = f", {event.samples:,} samples" if event.total else ""
-    return f"{event.backend} done{count}" + (f": {event.detail}" if event.detail else "")
+    return f"{event.backend} {event.detail or 'done'}{count}"
 
 
 def describe_state(event: JobEvent) -> str:

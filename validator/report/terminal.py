@@ -4,7 +4,6 @@ Rendered from the document alone. Names are cleaned where they enter a line; no 
 middle of a word, and the last line is never cut or wrapped: people and pipelines read the end of the log.
 """
 
-import shlex
 import textwrap
 from dataclasses import dataclass
 
@@ -18,10 +17,11 @@ from validator.report.groups import (
     group_findings,
     next_steps,
     reading_of,
+    repeat_command,
     unseen_by,
 )
 from validator.report.model import CrashedRecord, TimedOutRecord, VerdictDocument, ViolatedRecord
-from validator.report.numbers import flip_rate_bound, format_pair, format_share
+from validator.report.numbers import flip_rate_bound, format_bytes, format_duration, format_pair, format_share
 from validator.report.table import backend_table
 from validator.report.text import clean, clean_lines, short_digest
 
@@ -80,14 +80,12 @@ def render_terminal(document: VerdictDocument, *, color: bool, width: int, verbo
     groups = group_findings(document)
     is_pass = document.verdict is Verdict.PASS
     if is_pass or verbose:
-        lines += [
-            "",
-            *_paint_statuses(
-                backend_table(document, width=width, outputs_max=ALL if verbose else OUTPUTS_SHOWN), style
-            ),
-        ]
+        table = backend_table(document, width=width, outputs_max=ALL if verbose else OUTPUTS_SHOWN)
+        lines += ["", *_paint_statuses(table, style)]
     if is_pass:
         lines += [*_also_within(document, style), *_flips(document, style), *_control(document, style)]
+    if verbose:
+        lines += _environments(document, style)
     for group in groups if verbose else groups[:GROUPS_SHOWN]:
         lines += ["", *_group(document, group, style, verbose=verbose)]
     if not verbose and len(groups) > GROUPS_SHOWN:
@@ -112,8 +110,7 @@ def _heading(document: VerdictDocument, style: Style) -> list[str]:
     lines += style.labelled("golden", dataset)
     lines += style.labelled("policy", f"{clean(policy.origin)}, {short_digest(policy.digest)}")
     if onnx is not None:
-        source = clean(onnx.source)
-        lines += style.labelled("onnx", f"{source}, from {clean(onnx.origin)}, {short_digest(onnx.digest)}")
+        lines += style.labelled("onnx", f"{clean(onnx.origin)}: {clean(onnx.source)}, {short_digest(onnx.digest)}")
     return lines
 
 
@@ -124,6 +121,18 @@ def _paint_statuses(lines: list[str], style: Style) -> list[str]:
         word = next((w for w in ("exceeded", "not measured", "refused") if line.endswith("  " + w)), None)
         painted.append(line[: -len(word)] + style.paint(word) if word else line)
     return painted
+
+
+def _environments(document: VerdictDocument, style: Style) -> list[str]:
+    """Say what each backend really ran with, and what it cost."""
+    lines: list[str] = []
+    for backend in document.backends:
+        facts = [f"{clean(key)} {clean(value)}" for key, value in sorted(backend.fingerprint.items())]
+        if backend.seconds:
+            facts += [format_duration(sum(backend.seconds.values())), format_bytes(backend.peak_memory_bytes)]
+        text = f"{clean(backend.name)}: {', '.join(facts) or backend.outcome.kind}"
+        lines += style.labelled("" if lines else "ran with", text)
+    return lines
 
 
 # --- What a pass rests on -----------------------------------------------------------------------------------------
@@ -219,8 +228,7 @@ def _log(document: VerdictDocument, group: Group, style: Style, *, verbose: bool
 def _next(document: VerdictDocument, group: Group, style: Style) -> list[str]:
     text, options = next_steps(document, group)
     lines = style.labelled("next", clean(text, limit=MESSAGE_LIMIT)) if text else []
-    if options is not None:
+    if options:
         # One line, however long: a command that is wrapped cannot be pasted.
-        uri = shlex.quote(clean(document.subject.pinned_uri))
-        lines.append(f"  {'':<{LABEL_WIDTH}}validator check {uri} {options}")
+        lines.append(f"  {'':<{LABEL_WIDTH}}{repeat_command(document, options)}")
     return lines
