@@ -51,11 +51,13 @@ def probe(path: Path, model_format: str, golden: Golden, export_path: Path | Non
     inputs = _inputs(program, [sample[name] for name in feeds])
     claimed = _claimed_batch(program)
     buffers = _buffer_copies(program.module)
-    worked, outputs = _try_batches(program, [sample[name] for name in feeds], claimed)
+    fits = _fits(inputs, [sample[name] for name in feeds])
+    # A dataset that does not fit says nothing about the program: the gate will say so from the inputs alone.
+    worked, outputs = _try_batches(program, [sample[name] for name in feeds], claimed) if fits else ([], None)
     static_batch = worked[0] if len(worked) == 1 else None
     mutated = _mutated_buffers(program, buffers)
     export = None
-    if export_path is not None:
+    if export_path is not None and fits:
         export = _export(path, model_format, sample, feeds, static_batch, export_path)
     return ModelFacts(
         inputs=inputs,
@@ -91,6 +93,21 @@ def _declared_inputs(program: TorchProgram) -> list[torch.Tensor] | None:
         return None
     values = {node.name: node.meta.get("val") for node in program.exported.graph.nodes if node.op == "placeholder"}
     return [value for name in program.names if isinstance(value := values.get(name), torch.Tensor)]
+
+
+def _fits(inputs: tuple[TensorFacts, ...], sample: list[torch.Tensor]) -> bool:
+    """Whether one sample, batch dimension first, is what the declared inputs take."""
+    return len(inputs) == len(sample) and all(
+        _name(tensor.dtype) == facts.dtype
+        and (
+            facts.shape is None
+            or (
+                len(facts.shape) == tensor.ndim
+                and all(want in (None, size) for want, size in zip(facts.shape[1:], tensor.shape[1:], strict=True))
+            )
+        )
+        for facts, tensor in zip(inputs, sample, strict=True)
+    )
 
 
 def _shape(sizes: Any) -> tuple[int | None, ...]:
