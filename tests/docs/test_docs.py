@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,15 @@ def test_every_error_code_has_a_heading_in_troubleshooting() -> None:
     assert set(headings) == {f"{e.word}[{e.code}]" for e in (ValidatorError, *all_errors(ValidatorError))}
 
 
+def test_the_layers_on_the_design_page_are_those_that_lint_enforces() -> None:
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"][
+        0
+    ]
+    (shown,) = [text for text in blocks(ROOT / "docs/design.md", "text") if text.startswith("cli")]
+    names = [re.split(r"\s{2,}", line)[0] for line in shown.splitlines()]
+    assert [re.split(r"[ ,|]+", name) for name in names] == [re.split(r"[ :|]+", layer) for layer in layers["layers"]]
+
+
 # --- Commands ---------------------------------------------------------------------------------------------------
 
 
@@ -360,6 +370,14 @@ def test_the_job_on_kubernetes_is_not_retried_and_calls_the_recipe() -> None:
     assert spec["backoffLimit"] == 0
     assert container["command"] == [CHECK_SH.name]
     resolve(["check", *container["args"]])
+
+
+def test_the_image_is_made_of_files_that_exist() -> None:
+    text = (ROOT / "pipelines/Dockerfile").read_text(encoding="utf-8")
+    copied = [word for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert all((ROOT / name).exists() for name in copied)
+    assert {"pyproject.toml", project["readme"], *project["license-files"], "validator"} <= set(copied)
 
 
 def test_gitlab_keeps_the_report_of_a_job_that_failed() -> None:
