@@ -230,6 +230,12 @@ def find_onnx_file(option: str | None, staged: StagedModel, registry: Registry, 
         FormatRefused: what was named holds no ONNX file, or several.
     """
     tagged = dict(staged.subject.tags).get(ONNX_TAG)
+    if option is None and tagged is not None and not tagged.startswith(("models:/", "runs:/")):
+        # Whoever may edit the version writes its tags; only the registry's own bytes may be named there.
+        raise FormatRefused(
+            f"the tag {ONNX_TAG} of {staged.subject.title} is {tagged!r}, which is no models:/ or runs:/ URI",
+            hint="register the ONNX file and name its version, or use --onnx",
+        )
     for source, origin in ((option, OnnxOrigin.OPTION), (tagged, OnnxOrigin.TAG)):
         if source is None:
             continue

@@ -119,7 +119,15 @@ def _vet_archive(archive: zipfile.ZipFile, path: Path) -> Pt2Facts:
         if name in raw or _CONFIG.fullmatch(name) or _PROGRAM.fullmatch(name):
             continue
         _vet_record(archive, name, info)
-    return _vet_program(_read_json(archive, records[programs[0]]), records[programs[0]].filename)
+    facts = _vet_program(_read_json(archive, records[programs[0]]), records[programs[0]].filename)
+    _vet_checksums(archive)
+    return facts
+
+
+def _vet_checksums(archive: zipfile.ZipFile) -> None:
+    """Compare every record with its checksum: torch does not, and would compute with whatever bytes are there."""
+    if (damaged := archive.testzip()) is not None:
+        raise format_refusal(f"the record {damaged!r} does not match its checksum: the file is damaged")
 
 
 def _records(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
