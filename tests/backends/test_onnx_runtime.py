@@ -133,7 +133,7 @@ def test_outputs_own_their_memory(tmp_path, model_file):
 @pytest.mark.parametrize("level", ["disable", "basic", "extended", "all"])
 def test_the_optimisation_level_is_read_back(level, exported, model_file):
     row = Backend(name="row", runtime=Runtime.ONNXRUNTIME, graph_optimization=level, deterministic=True)
-    _, path, _ = exported(networks.mobilenet(), {"x": IMAGE})
+    _, path, _ = exported(networks.small(), {"x": IMAGE})
     session = open_session(row, model_file(path, "x", model_format="onnx"))
     settings = session.environment().settings
     assert settings["graph_optimization"] == level

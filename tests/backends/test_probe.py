@@ -46,16 +46,16 @@ def test_a_static_batch_beyond_those_tried_is_found(save_program, fake_golden):
 
 
 def test_a_range_from_two_runs_a_batch_of_one(save_program, fake_golden):
-    path = save_program(networks.mobilenet(), IMAGE[:2])
+    path = save_program(networks.small(), IMAGE[:2])
     assert str(torch.export.load(path).range_constraints) != "{}"
     assert probe(path, "torch.export", fake_golden(x=IMAGE), None).static_batch is None
 
 
 def test_a_module_that_says_nothing_is_tried(fake_golden, tmp_path):
-    class_of = networks.Baked()
-    facts = probe(pickled(class_of, tmp_path), "pickle", fake_golden(x=VECTOR), None)
+    facts = probe(pickled(networks.Baked(), tmp_path), "pickle", fake_golden(x=VECTOR), None)
     assert facts.inputs[0].shape is None
-    facts = probe(pickled(networks.mobilenet(), tmp_path), "pickle", fake_golden(x=IMAGE), None)
+    assert facts.static_batch == 2
+    facts = probe(pickled(networks.small(), tmp_path), "pickle", fake_golden(x=IMAGE), None)
     assert facts.static_batch is None
 
 
@@ -129,12 +129,12 @@ def test_a_failed_export_is_a_fact_with_the_exporters_reason(save_program, fake_
 
 @pytest.mark.parametrize("stored_as", ["torch.export", "pickle"])
 def test_two_exports_are_the_same_bytes(stored_as, save_program, fake_golden, tmp_path):
-    module = networks.mobilenet().eval()
+    module = networks.small().eval()
     path = save_program(module, IMAGE[:2]) if stored_as == "torch.export" else pickled(module, tmp_path)
     digests = set()
     for name in ("one", "two"):
         exported = tmp_path / name / "model.onnx"
-        probe(path, stored_as, fake_golden(x=IMAGE), exported)
+        assert probe(path, stored_as, fake_golden(x=IMAGE), exported).export.path == str(exported)
         digests.add(hashlib.sha256(exported.read_bytes()).hexdigest())
         assert b"site-packages" not in exported.read_bytes()
         assert b"networks.py" not in exported.read_bytes()
@@ -152,6 +152,6 @@ def test_the_batch_stays_symbolic_in_the_export(save_program, fake_golden, tmp_p
 def test_large_weights_go_beside_the_model(save_program, fake_golden, tmp_path, monkeypatch):
     monkeypatch.setattr("validator.backends.onnx_export.ONE_FILE_LIMIT_BYTES", 1 << 10)
     exported = tmp_path / "out" / "model.onnx"
-    facts = probe(save_program(networks.mobilenet(), IMAGE[:2]), "torch.export", fake_golden(x=IMAGE), exported)
+    facts = probe(save_program(networks.small(), IMAGE[:2]), "torch.export", fake_golden(x=IMAGE), exported)
     assert facts.export.path == str(exported)
     assert sorted(path.name for path in exported.parent.iterdir()) == ["model.onnx", "model.onnx.data"]

@@ -83,13 +83,13 @@ def test_sizes_that_depend_on_each_other_are_let_through(save_program):
 
 
 def test_what_mlflow_writes_is_let_through(tmp_path):
-    with warnings.catch_warnings(action="ignore"):  # MLflow's own, at import
+    module = torch.nn.Linear(8, 2).eval()
+    with warnings.catch_warnings(action="ignore"):  # MLflow's own
         import mlflow.models
         import mlflow.pytorch
 
-    module = torch.nn.Linear(8, 2).eval()
-    signature = mlflow.models.infer_signature(VECTOR.numpy(), module(VECTOR).detach().numpy())
-    mlflow.pytorch.save_model(module, tmp_path / "m", input_example=VECTOR.numpy(), signature=signature)
+        signature = mlflow.models.infer_signature(VECTOR.numpy(), module(VECTOR).detach().numpy())
+        mlflow.pytorch.save_model(module, tmp_path / "m", input_example=VECTOR.numpy(), signature=signature)
     vet_pt2(tmp_path / "m" / "data" / "model.pt2")
 
 

@@ -1,5 +1,7 @@
 """Each row of the catalog on a real device."""
 
+import os
+
 import pytest
 import torch
 
@@ -11,6 +13,9 @@ from validator.backends.probe import probe
 from validator.backends.torch_eager import open_session as open_torch
 
 pytestmark = pytest.mark.gpu
+
+# torch looks at it once per process, at the first matrix product, whichever test that is in.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 IMAGE = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(1))
 CUDA_ROWS = [row for row in CATALOG.values() if row.device_type == "cuda"]
@@ -54,7 +59,7 @@ def test_settings_read_back_are_those_of_the_row(row, open_row):
     outputs = session.run({"x": IMAGE})
     environment = session.environment()
     assert environment.settings == expected_settings(row)
-    assert "H200" in environment.fingerprint["gpu"] or environment.fingerprint["gpu"] != "none"
+    assert "compute capability" in environment.fingerprint["gpu"]
     assert environment.fingerprint["cudnn"] != "none"
     assert outputs["output"].device.type == "cpu"
 

@@ -15,7 +15,7 @@ VECTOR = torch.randn(2, 8, generator=torch.Generator().manual_seed(2))
 
 
 @pytest.mark.parametrize("row", [CPU, REFERENCE], ids=lambda row: row.name)
-@pytest.mark.parametrize("make", [networks.resnet18, networks.mobilenet, networks.vit])
+@pytest.mark.parametrize("make", [networks.resnet18, networks.vit])
 def test_settings_read_back_are_those_of_the_row(row, make, save_program, model_file, monkeypatch):
     for key, value in row.environment.items():
         monkeypatch.setenv(key, value)

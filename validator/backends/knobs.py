@@ -14,6 +14,7 @@ import torch
 from validator.backends.catalog import SEED, Backend, Setting
 
 UNREADABLE = "unreadable"
+_cuda: Any = torch.cuda
 _backends: Any = torch.backends  # its modules replace themselves at import, which type checkers cannot follow
 
 
@@ -87,7 +88,7 @@ def _read_deterministic() -> Setting:
 def read_seed(row: Backend) -> Setting:
     """Return torch's seed; the device's own generator must have the same."""
     seed = torch.initial_seed()
-    if row.device_type == "cuda" and torch.cuda.is_available():
+    if row.device_type == "cuda" and _cuda.is_initialized():  # before that there is no generator to ask
         on_device = torch.cuda.default_generators[row.device_index].initial_seed()
         if on_device != seed:
             return f"cpu {seed}, cuda {on_device}"

@@ -75,7 +75,11 @@ class TorchSession:
         settings["device"] = "+".join(sorted(self._devices)) or UNREADABLE
         settings["dtype"] = self._computed_dtype()
         settings["autocast"] = self._autocast
-        return Environment(settings=settings, fingerprint=fingerprint(), notes=self._notes | more_notes())
+        return Environment(
+            settings=settings,
+            fingerprint=fingerprint(device_index=self._row.device_index),
+            notes=self._notes | more_notes(),
+        )
 
     def _place(self, tensor: torch.Tensor) -> torch.Tensor:
         """Move an input to the device; the reference's floating inputs become fp64."""

@@ -24,8 +24,6 @@ from validator.backends.pt2_file import vet_pt2
 from validator.backends.refusals import model_refusal, refusal_from
 
 EXPORTED = "torch.export"
-PICKLE = "pickle"
-TORCHSCRIPT = "torchscript"
 
 Call = Callable[[list[torch.Tensor]], object]
 
@@ -103,18 +101,24 @@ def load_program(path: Path, model_format: str, device: torch.device) -> TorchPr
             importlib.import_module("torchvision")  # registers its operators
     try:
         with quiet_libraries():
-            match model_format:
-                case "torch.export":
-                    return from_exported(torch.export.load(path), device)
-                case "pickle":
-                    return _from_module(_unpickle(path), device)
-                case "torchscript":
-                    return _from_script(torch.jit.load(path, map_location=device), device)  # type: ignore[no-untyped-call]
-                case _:
-                    raise model_refusal("load", f"unknown model format {model_format!r}")
+            return _load(path, model_format, device)
     # Loading runs the model's own code: anything may come out of it, and all of it is the model's.
     except Exception as error:
         raise refusal_from(error, "load") from error
+
+
+def _load(path: Path, model_format: str, device: torch.device) -> TorchProgram:
+    """Load by format."""
+    match model_format:
+        case "torch.export":
+            return from_exported(torch.export.load(path), device)
+        case "pickle":
+            return _from_module(_unpickle(path), device)
+        case "torchscript":
+            script = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
+            return _from_script(script, device)
+        case _:
+            raise model_refusal("load", f"unknown model format {model_format!r}")
 
 
 # --- torch.export ------------------------------------------------------------------------------------------------
