@@ -36,11 +36,20 @@ REQUIRED = 'required = ["eager-cpu", "onnxruntime-cpu"]\n'
         (REQUIRED + '[backends.mine]\nlike = "eager-cuda"\nmatmul_precision = "fast"', "matmul_precision"),
         (REQUIRED + '[backends.mine]\ndevice = "cpu"', "runtime: Field required"),
         (REQUIRED + "[formats]\npickles = true", "unknown key formats.pickles"),
+        (REQUIRED + '[backends.mine]\nlike = "onnxruntime-cpu"\nuse_tf32 = true', "use_tf32 has no effect"),
+        (REQUIRED + '[backends.mine]\nlike = "onnxruntime-cpu"\nautocast = "bfloat16"', "autocast has no effect"),
+        (REQUIRED + '[backends.mine]\nlike = "eager-cpu"\nconv_precision = "tf32"', "conv_precision has no effect"),
+        (REQUIRED + '[backends.mine]\nlike = "eager-cuda"\nbaseline = "cudnn-off"', "cudnn-off is no baseline"),
+        (
+            REQUIRED + '[backends.mine]\nlike = "eager-cuda"\nbaseline = "eager-cuda-bf16"',
+            "is ieee, its baseline eager-cuda-bf16 only bf16",
+        ),
+        (REQUIRED + "[calibration]", "binds the budgets to nothing"),
         (REQUIRED + "[worker]\ndeadline_s = -1", "deadline_s"),
     ],
 )
 def test_a_policy_that_cannot_be_used_says_why(text: str, words: str) -> None:
-    with pytest.raises(PolicyError, match="policy.toml|backends") as caught:
+    with pytest.raises(PolicyError, match=r"policy\.toml|backends") as caught:
         parse_policy(text, origin="policy.toml")
     assert words in caught.value.message
 
@@ -48,13 +57,23 @@ def test_a_policy_that_cannot_be_used_says_why(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ['required = ["onnx-gpu"]', REQUIRED + '[[budget]]\nbackend = "onnxruntime-gpuu"\nerror_ratio = 3',
-     REQUIRED + '[backends.mine]\nlike = "onnxruntime-gpuu"'],
-    ids=["required", "budget", "like"],
+     REQUIRED + '[backends.mine]\nlike = "onnxruntime-gpuu"',
+     REQUIRED + '[calibration.environment.onnxruntime-gpuu]\ntorch = "2.14.1"'],
+    ids=["required", "budget", "like", "calibration"],
 )  # fmt: skip
 def test_an_unknown_backend_gets_the_nearest_known_name(text: str) -> None:
     with pytest.raises(BackendError) as caught:
         parse_policy(text, origin="policy.toml")
     assert "did you mean onnxruntime-gpu?" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("baseline", ["mine", "other"])
+def test_a_row_cannot_be_measured_against_itself_in_any_number_of_steps(baseline: str) -> None:
+    """Its error ratio would be 1 whatever it computes."""
+    text = REQUIRED + f'[backends.mine]\nlike = "onnxruntime-cpu"\nbaseline = "{baseline}"\n'
+    text += '[backends.other]\nlike = "onnxruntime-cpu"\nbaseline = "mine"\n'
+    with pytest.raises(BackendError, match=r"policy\.toml: no backend"):
+        parse_policy(text, origin="policy.toml")
 
 
 def test_all_faults_are_named_together() -> None:

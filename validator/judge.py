@@ -235,6 +235,7 @@ def _judge_calibration(policy: Policy, evidence: Evidence) -> Iterator[Finding]:
             message=f"the policy wants golden {policy.golden_digest[:15]}, this is {evidence.golden_digest[:15]}",
             hint="name the right golden dataset with --golden, or change the policy where it is protected",
         )
+    yield from _judge_budget_names(policy, evidence)
     calibration = policy.calibration
     if calibration is None:
         return
@@ -260,6 +261,15 @@ def _judge_calibration(policy: Policy, evidence: Evidence) -> Iterator[Finding]:
         message="the budgets are stale: " + "; ".join(stale) if stale else "the budgets were measured on this",
         hint="measure the budgets again on this model, dataset and machine" if stale else None,
     )
+
+
+def _judge_budget_names(policy: Policy, evidence: Evidence) -> Iterator[Finding]:
+    """Find budgets for outputs that do not exist: a misspelt limit would be no limit."""
+    known = set(evidence.variety)
+    for budget in policy.budget:
+        if known and budget.output is not None and budget.output not in known:
+            message = f"the policy has a budget for output {budget.output} of {budget.backend}, which does not exist"
+            yield _not_measured(Check.BUDGET, None, message, hint=f"the outputs are {', '.join(sorted(known))}")
 
 
 def _judge_evidence(policy: Policy, evidence: Evidence) -> Iterator[Finding]:
@@ -477,7 +487,7 @@ def _judge_batch(
         yield Finding(
             check=Check.BATCH,
             status=Status.WITHIN if within else Status.EXCEEDED,
-            message=f"batch {size} against {deployed_batch(policy, backend.row)}",
+            message=f"batch {size} against {min(deployed_batch(policy, backend.row), evidence.samples)}",
             backend=name,
             output=output.name,
             metric=metric,
@@ -490,11 +500,12 @@ def _judge_batch(
 
 def noise_floors(evidence: Evidence, row: Backend, output: str) -> list[float] | None:
     """Return the floors that an RMS error of this row is divided by, or None where the baseline is missing."""
-    baseline = baseline_summary(evidence, row, output)
-    scale = _own_summary(evidence, row.name, output)
-    if scale is None or (row.baseline is not None and baseline is None):
+    own = _own_summary(evidence, row.name, output)
+    # The baseline is the noise floor: its own batch sizes are held against its own error.
+    baseline = own if row.name == BASELINE else baseline_summary(evidence, row, output)
+    if own is None or (row.baseline is not None and baseline is None):
         return None
-    return [UNIT_ROUNDOFF[row.precision] * scale.rms_reference, *([baseline.rms] if baseline else [])]
+    return [UNIT_ROUNDOFF[row.precision] * own.rms_reference, *([baseline.rms] if baseline else [])]
 
 
 def baseline_summary(evidence: Evidence, row: Backend, output: str) -> ErrorSummary | None:
@@ -525,6 +536,9 @@ def _judge_structure(evidence: Evidence, backend: BackendEvidence, main: Compari
     if not main.structure:
         message = f"{len(main.outputs)} outputs agree in name, dtype kind and shape"
         yield Finding(check=Check.CONTRACT, status=Status.WITHIN, message=message, backend=name)
+    for output in main.unattributed:
+        message = f"output {output} belongs to no single sample, and {name} cut the samples as the reference did not"
+        yield _not_measured(Check.COVERAGE, name, message, hint="give the row no batch_size of its own")
     complete = main.samples == evidence.samples and main.elements > 0
     yield Finding(
         check=Check.COVERAGE,

@@ -1,6 +1,7 @@
 """The policy: which backends must agree, how closely, on which evidence. Strict parsing, one digest, no I/O.
 
-A policy is read from a protected place, never from the change under review. Anyone may tighten what it says; a file that cannot be understood to the last key is an error, because a misspelt limit would otherwise be no limit.
+A policy is read from a protected place, never from the change under review. Anyone may tighten what it says; a file
+that cannot be understood to the last key is an error, because a misspelt limit would otherwise be no limit.
 """
 
 import tomllib
@@ -10,8 +11,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from validator.backends.catalog import BASELINE, CATALOG, REFERENCE, Backend, Precision, find_backend
-from validator.errors import PolicyError
+from validator.backends.catalog import (
+    BASELINE,
+    CATALOG,
+    REFERENCE,
+    UNIT_ROUNDOFF,
+    Backend,
+    Precision,
+    Runtime,
+    find_backend,
+)
+from validator.errors import BackendError, PolicyError
 from validator.manifest import digest_of
 
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -112,6 +122,12 @@ class Calibration(Strict):
     environment: dict[str, dict[str, str]] = {}
     """Backend -> fingerprint key -> value."""
 
+    @model_validator(mode="after")
+    def _bind_to_something(self) -> Self:
+        if not (self.weights or self.golden or any(self.environment.values())):
+            raise ValueError("calibration binds the budgets to nothing")
+        return self
+
 
 class Policy(Strict):
     """Everything that decides a verdict besides the measurements."""
@@ -147,6 +163,8 @@ class Policy(Strict):
         rows = self.rows
         for name in self.required:
             find_backend(name, rows)
+        for name in self.calibration.environment if self.calibration else ():
+            find_backend(name, rows)
         seen: set[tuple[str, str | None]] = set()
         for budget in self.budget:
             row = find_backend(budget.backend, rows)
@@ -175,8 +193,7 @@ class Policy(Strict):
                 rows[name] = Backend.model_validate({"summary": f"like {like}", **start, **knobs, "name": name})
             except ValidationError as error:
                 raise PolicyError(f"[backends.{name}]: {describe(error)}") from error
-            if rows[name].baseline is not None:
-                find_backend(rows[name].baseline or "", rows)
+            _check_baseline(rows[name], rows)
         return rows
 
     @property
@@ -191,6 +208,28 @@ class Policy(Strict):
             if key in budgets:
                 return budgets[key]
         return Limits.from_ratio(DEFAULT_RATIO_FLOOR if row.baseline is None else DEFAULT_RATIO[row.precision])
+
+
+def _check_baseline(row: Backend, rows: Mapping[str, Backend]) -> None:
+    """Require that a row's noise floor is a measure of its own kind and not the row itself.
+
+    Raises:
+        PolicyError: it is measured against itself, a candidate, ONNX Runtime or something less precise.
+        BackendError: there is no such row.
+    """
+    if row.baseline is None:
+        return
+    baseline = find_backend(row.baseline, {k: v for k, v in rows.items() if k != row.name})
+    if baseline.baseline is not None or baseline.runtime is not Runtime.TORCH:
+        raise PolicyError(
+            f"[backends.{row.name}]: {baseline.name} is no baseline",
+            hint="a baseline is an eager row that has none itself, such as eager-cpu or eager-cuda-tf32",
+        )
+    if UNIT_ROUNDOFF[baseline.precision] > UNIT_ROUNDOFF[row.precision]:
+        raise PolicyError(
+            f"[backends.{row.name}] is {row.precision}, its baseline {baseline.name} only {baseline.precision}",
+            hint="the noise floor of a row must not be coarser than the row",
+        )
 
 
 BUILT_IN: Mapping[str, Policy] = MappingProxyType(
@@ -222,6 +261,8 @@ def parse_policy(text: str, *, origin: str) -> Policy:
         policy = Policy.model_validate(document)
     except ValidationError as error:
         raise PolicyError(f"{origin}: {describe(error)}", hint="every key is listed in docs/policy.md") from error
+    except (BackendError, PolicyError) as error:
+        raise type(error)(f"{origin}: {error.message}", hint=error.hint) from error
     return policy
 
 

@@ -7,9 +7,9 @@ difference means that another backend ran than the one whose name is on the repo
 import difflib
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal, Self, assert_never
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from validator.errors import BackendError
 
@@ -79,6 +79,14 @@ class Backend(BaseModel):
     cudnn_conv_algo_search: Literal["DEFAULT", "HEURISTIC", "EXHAUSTIVE"] = "DEFAULT"
     graph_optimization: Literal["disable", "basic", "extended", "all"] = "all"
 
+    @model_validator(mode="after")
+    def _have_only_knobs_that_turn(self) -> Self:
+        """Refuse knobs that move nothing on this runtime and device: they would change the budget and not the run."""
+        idle = [name for name in _knobs_without_effect(self) if getattr(self, name) != _DEFAULTS[name]]
+        if idle:
+            raise ValueError(f"{', '.join(idle)} has no effect on {self.runtime} on {self.device_type}")
+        return self
+
     @property
     def device_type(self) -> str:
         """`cpu`, `cuda`, ... without the index."""
@@ -116,6 +124,25 @@ class Backend(BaseModel):
         return self.deterministic or self.device_type == "cpu"
 
 
+_DEFAULTS = {name: field.default for name, field in Backend.model_fields.items()}
+_TORCH_ONLY = ("dtype", "autocast", "matmul_precision", "conv_precision", "cudnn", "cudnn_benchmark")
+_ONNXRUNTIME_ONLY = ("use_tf32", "cudnn_conv_algo_search", "graph_optimization")
+_CUDA_ONLY = (
+    "matmul_precision",
+    "conv_precision",
+    "cudnn",
+    "cudnn_benchmark",
+    "use_tf32",
+    "cudnn_conv_algo_search",
+)
+
+
+def _knobs_without_effect(row: Backend) -> tuple[str, ...]:
+    """Name the knobs that mean nothing for a row's runtime and device."""
+    foreign = _TORCH_ONLY if row.runtime is Runtime.ONNXRUNTIME else _ONNXRUNTIME_ONLY
+    return foreign if row.device_type == "cuda" else (*foreign, *(k for k in _CUDA_ONLY if k not in foreign))
+
+
 REFERENCE = "reference"
 BASELINE = "eager-cpu"
 
@@ -128,8 +155,6 @@ _BUILT_IN = (
         runtime=Runtime.TORCH,
         dtype="float64",
         baseline=None,
-        deterministic=True,
-        environment=_CUBLAS,
     ),
     Backend(
         name=BASELINE,
@@ -246,6 +271,7 @@ def expected_settings(row: Backend) -> dict[str, Setting]:
                 "provider": "CUDAExecutionProvider" if row.device_type == "cuda" else "CPUExecutionProvider",
                 "nodes_elsewhere": 0,
                 "graph_optimization": row.graph_optimization,
+                "deterministic": row.deterministic,
                 "seed": SEED,
             }
             if row.device_type == "cuda":

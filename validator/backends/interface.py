@@ -57,7 +57,6 @@ class ModelFacts(Document):
     """dtype -> number of elements, over parameters and buffers."""
     mutated_buffers: tuple[str, ...] = Field(default=(), strict=False)
     """Buffers that forward writes to."""
-    export: ExportFacts | None = None
 
 
 class Environment(Document):
@@ -82,7 +81,7 @@ class RefusalKind(StrEnum):
     """The file's: not safe to open, or not what it claims to be."""
 
 
-class BackendRefusal(Exception):  # noqa: N818 - it says no, nothing went wrong
+class BackendRefusal(Exception):
     """Raised inside a worker when the job cannot be done; becomes a `Refusal` message."""
 
     def __init__(self, kind: RefusalKind, stage: str, message: str) -> None:
@@ -115,7 +114,8 @@ class Session(Protocol):
             inputs: golden input name -> CPU tensor, shape (batch, *sample), in the golden dataset's dtype.
 
         Returns:
-            Flattened output name -> contiguous CPU tensor in the dtype that the backend returned; None outputs left out.
+            Flattened output name -> contiguous CPU tensor in the dtype that the backend returned. None outputs are
+            left out.
 
         Raises:
             BackendRefusal: the model cannot be run on this backend.

@@ -100,6 +100,7 @@ class OnnxSession:
             "provider": providers[0] if providers else UNREADABLE,
             "nodes_elsewhere": self._nodes_elsewhere,
             "graph_optimization": _level(self._session),
+            "deterministic": bool(self._session.get_session_options().use_deterministic_compute),
             "seed": read_seed(self._row),
         }
         if self._row.device_type == "cuda":
@@ -119,7 +120,6 @@ class OnnxSession:
             "providers": ", ".join(providers),
             "provider options": "; ".join(f"{k}={v}" for k, v in sorted(options.get(providers[0], {}).items()) if v),
             "threads": f"intra {chosen.intra_op_num_threads}, inter {chosen.inter_op_num_threads}",
-            "deterministic compute": str(chosen.use_deterministic_compute),
             "onnxruntime seed": f"{SEED}, set and not readable",
         }
 
