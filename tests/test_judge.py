@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.frames import SAMPLES, backend_evidence, completed, evidence, facts, frames, noisy, run_job, scores
 from validator.backends.catalog import CATALOG, REFERENCE
-from validator.backends.interface import RefusalKind
+from validator.backends.interface import ExportFacts, RefusalKind
 from validator.compare import Frame, compare, measure_variety
 from validator.judge import Check, Decision, Evidence, Finding, Status, Verdict, decide, judge
 from validator.policy import BUILT_IN, Calibration, Policy
@@ -201,8 +201,9 @@ def test_training_mode_fails_before_anything_ran() -> None:
 
 
 def test_without_an_onnx_file_the_exporters_reason_is_given() -> None:
-    told = facts(export={"path": None, "message": "no ONNX function for aten.frobnicate"})
-    decision = judge(CPU, replace(evidence(), facts=told, has_onnx=False))
+    told = ExportFacts(path=None, message="no ONNX function for aten.frobnicate")
+    export = replace(completed(CATALOG["eager-cpu"]), export=told)
+    decision = judge(CPU, replace(evidence(), export=export, has_onnx=False))
     assert decision.verdict is Verdict.INCONCLUSIVE
     assert "aten.frobnicate" in findings_of(decision, Check.EXPORT, None)[0].message
 

@@ -25,11 +25,20 @@ from validator.errors import (
     ReportFailed,
 )
 from validator.evidence import compare_runs, plant_fault, variety_of
-from validator.executors.local import run_jobs
+from validator.executors.local import LocalExecutor, machine_has_gpu
 from validator.golden.dataset import GoldenDataset, open_golden
 from validator.judge import BackendEvidence, Evidence, Verdict, judge
 from validator.manifest import measure_folder
-from validator.plan import Target, check_fit, choose_rows, needs_onnx, plan_probe, plan_runs
+from validator.plan import (
+    Target,
+    check_fit,
+    choose_rows,
+    foresee_workers,
+    needs_onnx,
+    plan_export,
+    plan_probe,
+    plan_runs,
+)
 from validator.policy import BUILT_IN, Policy, parse_policy
 from validator.registry.interface import Annotation, AnnotationReceipt, Registry, resolve_text
 from validator.report.annotation import annotation_metrics, description_block, version_tags
@@ -49,6 +58,8 @@ from validator.subject import (
 )
 from validator.worker.launch import Limits
 from validator.worker.outcome import Completed, Outcome
+from validator.worker.protocol import ExportJob
+from validator.worker.warm import Kit, WarmSpec
 
 ONNX_TAG = "validator.onnx"
 VERDICT_NAME = "verdict.json"
@@ -99,7 +110,8 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
     for name in request.backends:
         find_backend(name, policy.rows)
     discard_old_verdict(request.output)
-    with scratch_folder() as scratch:
+    with scratch_folder() as scratch, open_executor(policy, scratch, progress) as executor:
+        executor.prepare(foresee(policy, request))
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
         staged = registry.stage(subject, scratch / "subject")
@@ -108,7 +120,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         golden_uri, golden = open_golden_uri(request.golden or policy.golden, registry, scratch / "golden")
         progress.stage("golden", f"{golden.manifest.name}, {golden.samples} samples, {golden.digest[:15]}")
         onnx = find_onnx_file(request.onnx, staged, registry, scratch / "onnx")
-        run = Run(policy=policy, staged=staged, program=program, golden=golden, scratch=scratch, progress=progress)
+        run = Run(policy=policy, staged=staged, program=program, golden=golden, scratch=scratch, executor=executor)
         evidence, onnx = run.gather(request.backends, onnx)
         verify_unchanged(staged, onnx)
         progress.stage("judge", f"{len(evidence.backends)} backends")
@@ -277,6 +289,34 @@ def _onnx_file(path: Path, origin: OnnxOrigin, source: str) -> OnnxFile:
     return OnnxFile(path=found[0], manifest=measure_folder(found[0].parent), origin=origin, source=source)
 
 
+# --- The workers ----------------------------------------------------------------------------------------------
+
+
+def threads_of(policy: Policy) -> int:
+    """Return the CPU threads of every worker."""
+    return policy.worker.threads or len(os.sched_getaffinity(0))
+
+
+def open_executor(policy: Policy, scratch: Path, progress: Progress) -> LocalExecutor:
+    """Make what runs the workers, with the policy's limits. To be closed before the scratch folder is removed."""
+    return LocalExecutor(
+        scratch=scratch,
+        limits=Limits(deadline_s=policy.worker.deadline_s),
+        jobs_per_gpu=policy.worker.jobs_per_gpu,
+        on_event=progress.job,
+    )
+
+
+def foresee(policy: Policy, request: CheckRequest) -> list[WarmSpec]:
+    """List the workers that can get ready while the model is resolved and staged."""
+    return foresee_workers(
+        choose_rows(policy, request.backends, reference_device="cpu"),
+        threads=threads_of(policy),
+        has_gpu=machine_has_gpu(),
+        may_export=request.onnx is None,
+    )
+
+
 # --- The runs -------------------------------------------------------------------------------------------------
 
 
@@ -289,45 +329,44 @@ class Run:
     program: Program
     golden: GoldenDataset
     scratch: Path
-    progress: Progress
+    executor: LocalExecutor
 
     def gather(self, extra: Sequence[str], onnx: OnnxFile | None) -> tuple[Evidence, OnnxFile | None]:
         """Probe, run, compare. Returns the evidence and the ONNX file, which may have been exported here."""
-        wanted = choose_rows(self.policy, extra, reference_device="cpu")
-        export_path = self.scratch / "export" / "model.onnx" if needs_onnx(wanted) and onnx is None else None
-        probe = self._probe(export_path)
+        if onnx is not None:
+            self.executor.dismiss(WarmSpec(kit=Kit.EXPORT, threads=self.threads))
+        self.executor.submit(plan_probe(self.program, self.golden, threads=self.threads))
+        (probe,) = self.executor.outcomes()
         facts = probe.facts if isinstance(probe, Completed) else None
-        if facts is None:
-            return self._evidence(wanted, probe=probe, facts=None, onnx=onnx, runs=None), onnx
-        check_fit(self.golden, facts)
-        if export_path is not None and facts.export is not None and facts.export.path is not None:
-            onnx = replace(_onnx_file(export_path, OnnxOrigin.EXPORT, "the staged program"), source="exported")
+        if facts is not None:
+            check_fit(self.golden, facts)
         rows = choose_rows(self.policy, extra, reference_device=_reference_device(probe))
-        runs = None if facts.training else self._run(rows, facts, onnx)
-        return self._evidence(rows, probe=probe, facts=facts, onnx=onnx, runs=runs), onnx
+        made = Made(onnx=onnx)
+        runs = None if facts is None or facts.training else compare_runs(rows, self._run(rows, facts, made))
+        return self._evidence(rows, probe=probe, facts=facts, made=made, runs=runs), made.onnx
 
     @property
     def threads(self) -> int:
         """CPU threads of every worker."""
-        return self.policy.worker.threads or len(os.sched_getaffinity(0))
+        return threads_of(self.policy)
 
-    @property
-    def limits(self) -> Limits:
-        """What a worker may take."""
-        return Limits(deadline_s=self.policy.worker.deadline_s)
-
-    def _probe(self, export_path: Path | None) -> Outcome:
-        if export_path is not None:
-            export_path.parent.mkdir()
-        job = plan_probe(self.program, self.golden, export_path=export_path, threads=self.threads)
-        (outcome,) = run_jobs([job], scratch=self.scratch, limits=self.limits, on_event=self.progress.job)
-        return outcome
-
-    def _run(self, rows: Sequence[Backend], facts: ModelFacts, onnx: OnnxFile | None) -> dict[str, BackendEvidence]:
-        target = Target(program=self.program, onnx=onnx, golden=self.golden, facts=facts)
-        jobs = plan_runs(self.policy, rows, target, threads=self.threads)
-        outcomes = run_jobs(jobs, scratch=self.scratch, limits=self.limits, on_event=self.progress.job)
-        return compare_runs(rows, outcomes)
+    def _run(self, rows: Sequence[Backend], facts: ModelFacts, made: "Made") -> Iterator[Outcome]:
+        """Run the program's rows beside the export, and the ONNX file's rows as soon as there is one."""
+        target = Target(program=self.program, onnx=made.onnx, golden=self.golden, facts=facts)
+        for job in plan_runs(self.policy, rows, target, threads=self.threads):
+            self.executor.submit(job)
+        if made.onnx is None and needs_onnx(rows):
+            destination = self.scratch / "export" / "model.onnx"
+            destination.parent.mkdir()
+            self.executor.submit(plan_export(target, destination, threads=self.threads))
+        for outcome in self.executor.outcomes():
+            if not isinstance(outcome.job, ExportJob):
+                yield outcome
+                continue
+            made.take_export(outcome)
+            onnx_rows = [row for row in rows if needs_onnx([row])]
+            for job in plan_runs(self.policy, onnx_rows, replace(target, onnx=made.onnx), threads=self.threads):
+                self.executor.submit(job)
 
     def _evidence(
         self,
@@ -335,7 +374,7 @@ class Run:
         *,
         probe: Outcome,
         facts: ModelFacts | None,
-        onnx: OnnxFile | None,
+        made: "Made",
         runs: dict[str, BackendEvidence] | None,
     ) -> Evidence:
         """Put the evidence together, with the negative control last: it judges with everything else in place."""
@@ -346,12 +385,29 @@ class Run:
             weights_digest=self.staged.weights_digest,
             facts=facts,
             probe=probe,
+            export=made.export,
             onnx_required=needs_onnx(rows),
-            has_onnx=onnx is not None,
+            has_onnx=made.onnx is not None,
             backends=tuple(backends[row.name] for row in rows),
             variety=variety_of(backends),
         )
         return replace(evidence, control=plant_fault(self.policy, evidence))
+
+
+@dataclass(slots=True, kw_only=True)
+class Made:
+    """The ONNX file of a check, and the export that made it. Filled in while the runs go on."""
+
+    onnx: OnnxFile | None
+    export: Outcome | None = None
+
+    def take_export(self, outcome: Outcome) -> None:
+        """Note what became of the export."""
+        self.export = outcome
+        facts = outcome.export if isinstance(outcome, Completed) else None
+        if facts is not None and facts.path is not None:
+            file = _onnx_file(Path(facts.path), OnnxOrigin.EXPORT, "the staged program")
+            self.onnx = replace(file, source="exported")
 
 
 def _reference_device(probe: Outcome) -> str:

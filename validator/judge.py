@@ -5,12 +5,12 @@ within. Conditions are written `not (x <= limit)`, so that NaN blocks; what is m
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
 
 from validator.backends.catalog import BASELINE, REFERENCE, UNIT_ROUNDOFF, Backend, expected_settings
-from validator.backends.interface import ModelFacts, RefusalKind
+from validator.backends.interface import ExportFacts, ModelFacts, RefusalKind
 from validator.compare import Comparison, OutputComparison, OutputVariety
 from validator.metrics import ErrorRatios, ErrorSummary, divide_by_floor, error_ratios
 from validator.policy import BATCH_DEPENDENCE_LIMIT, Limits, Policy
@@ -122,6 +122,8 @@ class Evidence:
     weights_digest: str
     facts: ModelFacts | None
     probe: Outcome | None
+    export: Outcome | None = None
+    """None: there was an ONNX file, none was needed, or the export was never tried."""
     onnx_required: bool
     has_onnx: bool
     backends: tuple[BackendEvidence, ...]
@@ -216,14 +218,22 @@ def _judge_model(evidence: Evidence) -> Iterator[Finding]:
         hint="call model.eval() before torch.export.export or mlflow.pytorch.log_model" if training else None,
     )
     if evidence.onnx_required:
-        export = evidence.facts.export
-        reason = export.message if export else "no ONNX file was found and none was made"
-        yield Finding(
-            check=Check.EXPORT,
-            status=Status.WITHIN if evidence.has_onnx else Status.NOT_MEASURED,
-            message="there is an ONNX file to validate" if evidence.has_onnx else f"no ONNX file: {reason}",
-            hint=None if evidence.has_onnx else "name an ONNX file with --onnx, or make the model exportable",
-        )
+        yield _judge_export(evidence)
+
+
+def _judge_export(evidence: Evidence) -> Finding:
+    """Require an ONNX file; without one, say what became of the export."""
+    hint = "name an ONNX file with --onnx, or make the model exportable"
+    if evidence.has_onnx:
+        return Finding(check=Check.EXPORT, status=Status.WITHIN, message="there is an ONNX file to validate")
+    match evidence.export:
+        case None:
+            reason = "no ONNX file was found and none was made"
+        case Completed(export=ExportFacts(message=reason)):
+            pass
+        case outcome:
+            return replace(_judge_outcome(outcome, backend=None, what="the ONNX export"), check=Check.EXPORT)
+    return _not_measured(Check.EXPORT, None, f"no ONNX file: {reason}", hint=hint)
 
 
 def _judge_calibration(policy: Policy, evidence: Evidence) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ from validator.golden.dataset import GoldenDataset
 from validator.judge import deployed_batch
 from validator.policy import Policy
 from validator.subject import OnnxFile, Program
-from validator.worker.protocol import Pass, PassKind, ProbeJob, RunJob
+from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob
+from validator.worker.warm import Kit, WarmSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,27 @@ def needs_onnx(rows: Sequence[Backend]) -> bool:
     return any(row.runtime is Runtime.ONNXRUNTIME for row in rows)
 
 
-def plan_probe(program: Program, golden: GoldenDataset, *, export_path: Path | None, threads: int) -> ProbeJob:
+def foresee_workers(rows: Sequence[Backend], *, threads: int, has_gpu: bool, may_export: bool) -> list[WarmSpec]:
+    """List the workers that a check will need as far as its rows tell, in the order in which it will need them.
+
+    Args:
+        rows: of the check.
+        threads: CPU threads of every worker.
+        has_gpu: without one, rows on CUDA need nobody who waits to say so.
+        may_export: whether no ONNX file is named yet.
+    """
+    here = [row for row in rows if row.device_type == "cpu" or has_gpu]
+    torch_rows = [row for row in here if row.runtime is not Runtime.ONNXRUNTIME]
+    onnx_rows = [row for row in here if row.runtime is Runtime.ONNXRUNTIME]
+    return [
+        WarmSpec(kit=Kit.PROBE, threads=threads),
+        *(WarmSpec.of_row(row, threads=threads) for row in torch_rows),
+        *([WarmSpec(kit=Kit.EXPORT, threads=threads)] if may_export and needs_onnx(rows) else []),
+        *(WarmSpec.of_row(row, threads=threads) for row in onnx_rows),
+    ]
+
+
+def plan_probe(program: Program, golden: GoldenDataset, *, threads: int) -> ProbeJob:
     """Plan the look at the model file that comes before everything else."""
     return ProbeJob(
         job_id="probe",
@@ -57,7 +78,21 @@ def plan_probe(program: Program, golden: GoldenDataset, *, export_path: Path | N
         model_format=program.format.value,
         golden_path=str(golden.folder),
         golden_digest=golden.digest,
-        export_path=None if export_path is None else str(export_path),
+        threads=threads,
+    )
+
+
+def plan_export(target: Target, destination: Path, *, threads: int) -> ExportJob:
+    """Plan the ONNX export of the program to a file."""
+    return ExportJob(
+        job_id="export",
+        nonce=secrets.token_hex(16),
+        model_path=str(target.program.path),
+        model_format=target.program.format.value,
+        golden_path=str(target.golden.folder),
+        golden_digest=target.golden.digest,
+        export_path=str(destination),
+        static_batch=target.facts.static_batch,
         threads=threads,
     )
 

@@ -94,11 +94,13 @@ class Formats(Strict):
 
 
 class WorkerLimits(Strict):
-    """How long a worker may take."""
+    """What workers may take, and how many run at once."""
 
     deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 1_800.0
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads of every worker; None: what the machine lends this process."""
+    jobs_per_gpu: Annotated[int, Field(ge=1)] = 4
+    """Backends that may share a GPU at a time."""
 
 
 class Checks(Strict):

@@ -1,17 +1,31 @@
+import json
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.worker.jobs import CPU, CUDA, liar, probe_job, run_job_of, wait_for, workers_in
-from validator.executors.local import JobEventKind, run_jobs
+from tests.worker.jobs import CPU, CUDA, export_job, liar, probe_job, run_job_of, wait_for, workers_in
+from validator.executors.local import JobEventKind, LocalExecutor
 from validator.worker.launch import Limits
 from validator.worker.outcome import Completed, Crashed, Declined, TimedOut, Violated
+from validator.worker.warm import WarmSpec
 
 GENEROUS = Limits(deadline_s=60, grace_s=1)
+
+
+def run_jobs(jobs, **options):
+    """Run jobs to their end, one after another submitted."""
+    with LocalExecutor(**options) as executor:
+        for job in jobs:
+            executor.submit(job)
+        yield from executor.outcomes()
+
+
 SECOND_GPU = CUDA.model_copy(update={"device": "cuda:1"})
 
 
@@ -20,31 +34,30 @@ def test_every_job_has_exactly_one_outcome_and_the_cpu_keeps_the_order(tmp_path)
     outcomes = list(run_jobs(jobs, scratch=tmp_path, limits=GENEROUS, command=liar("honest")))
     assert [o.job for o in outcomes] == jobs
     assert all(isinstance(o, Completed) for o in outcomes)
-    assert not threading_lanes()
+    assert not worker_threads()
 
 
 def test_no_jobs_have_no_outcomes(tmp_path):
     assert list(run_jobs([], scratch=tmp_path, limits=GENEROUS)) == []
 
 
-def test_lanes_run_side_by_side_and_jobs_of_a_lane_one_after_another(tmp_path):
-    jobs = [run_job_of(row, job_id=f"{row.device}-{n}") for row in (CPU, CUDA, SECOND_GPU) for n in range(2)]
-    running, together, most = set(), set(), 0
+@pytest.mark.parametrize("per_gpu", [1, 2])
+def test_devices_work_side_by_side_and_each_takes_only_so_many_jobs_at_a_time(tmp_path, per_gpu):
+    jobs = [run_job_of(row, job_id=f"{row.device}-{n}") for row in (CPU, CUDA, SECOND_GPU) for n in range(3)]
+    options = {"scratch": tmp_path, "limits": GENEROUS, "command": liar("counts_company"), "jobs_per_gpu": per_gpu}
+    most = Counter()
+    for outcome in run_jobs(jobs, **options):
+        assert isinstance(outcome, Completed)
+        device = outcome.job.backend.device
+        most[device] = max(most[device], int((outcome.spool.path.parent / "home" / "company").read_text()))
+    assert most == {"cpu": 1, "cuda": per_gpu, "cuda:1": per_gpu}
 
-    def watch(event):
-        nonlocal most
-        device = event.job_id.rpartition("-")[0]
-        if event.kind is JobEventKind.STARTED:
-            assert device not in running
-            running.add(device)
-            most = max(most, len(running))
-            together.add(frozenset(running))
-        elif event.kind is JobEventKind.FINISHED:
-            running.remove(device)
 
-    outcomes = list(run_jobs(jobs, scratch=tmp_path, limits=GENEROUS, on_event=watch, command=liar("slow")))
-    assert len(outcomes) == len(jobs)
-    assert most == 3, together
+def test_a_probe_and_an_export_wait_for_nobody(tmp_path):
+    with LocalExecutor(scratch=tmp_path, limits=GENEROUS, command=liar("hangs")) as executor:
+        for job in (run_job_of(), probe_job(), export_job(tmp_path / "m.onnx")):
+            executor.submit(job)
+        wait_for(lambda: len(workers_in(tmp_path)) == 3)
 
 
 def test_events_tell_the_story_in_the_consumers_thread(tmp_path):
@@ -63,7 +76,7 @@ def test_events_tell_the_story_in_the_consumers_thread(tmp_path):
     assert {(e.job_id, e.backend) for e in events} == {("eager-cpu-main", "eager-cpu")}
 
 
-@pytest.mark.parametrize("mode", ["crashes_once", "cuda_error_once"])
+@pytest.mark.parametrize("mode", ["crashes_once", "cuda_error_once", "out_of_memory_once"])
 def test_a_cuda_fault_gets_one_fresh_process(tmp_path, mode):
     job = run_job_of(CUDA)
     events = []
@@ -104,9 +117,125 @@ def test_nothing_else_is_tried_again(tmp_path, row, mode, kind):
     assert attempts(tmp_path) == 1
 
 
-def test_a_probe_runs_on_the_cpu_lane(tmp_path):
-    (outcome,) = run_jobs([probe_job()], scratch=tmp_path, limits=GENEROUS, command=liar("probes"))
-    assert isinstance(outcome, Completed)
+def test_a_second_attempt_has_its_device_to_itself(tmp_path):
+    jobs = [run_job_of(CUDA, job_id=f"job-{n}") for n in range(3)]
+    options = {"scratch": tmp_path, "limits": GENEROUS, "command": liar("wants_the_device_alone"), "jobs_per_gpu": 3}
+    outcomes = list(run_jobs(jobs, **options))
+    assert all(isinstance(o, Completed) for o in outcomes), outcomes
+    assert any(o.first_failure and "out of memory" in o.first_failure for o in outcomes)
+
+
+def test_jobs_may_be_submitted_between_outcomes_and_after_them(tmp_path):
+    with LocalExecutor(scratch=tmp_path, limits=GENEROUS, command=liar("honest")) as executor:
+        executor.submit(run_job_of(job_id="first"))
+        ended = []
+        for outcome in executor.outcomes():
+            ended.append(outcome.job.job_id)
+            if len(ended) == 1:
+                executor.submit(run_job_of(job_id="second"))
+        executor.submit(run_job_of(job_id="third"))
+        ended += [outcome.job.job_id for outcome in executor.outcomes()]
+    assert ended == ["first", "second", "third"]
+
+
+# --- Warm starts ----------------------------------------------------------------------------------------------
+
+SPEC = WarmSpec.of_job(run_job_of())
+OTHER_SPEC = WarmSpec.of_job(run_job_of(threads=7))
+
+
+def test_a_prepared_worker_does_the_job_of_its_kind(tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_TOKEN", "canary-in-the-environment")
+    row = CUDA.model_copy(update={"environment": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}})
+    job = run_job_of(row, threads=3)
+    with executor_of(tmp_path, "dumps_environment") as executor:
+        executor.prepare([SPEC, WarmSpec.of_job(job)])
+        wait_for(lambda: len(workers_in(tmp_path)) == 2)
+        executor.submit(job)
+        (outcome,) = executor.outcomes()
+        assert isinstance(outcome, Completed), outcome
+        assert attempts(tmp_path) == 2
+    text = (outcome.spool.path.parent / "home" / "environment.json").read_text()
+    assert "canary" not in text
+    environment = json.loads(text)["env"]
+    assert (environment["CUBLAS_WORKSPACE_CONFIG"], environment["OMP_NUM_THREADS"]) == (":4096:8", "3")
+
+
+def test_a_job_that_nobody_prepared_for_gets_a_worker_of_its_own(tmp_path):
+    with executor_of(tmp_path, "honest", warm_limit=1) as executor:
+        executor.prepare([OTHER_SPEC])
+        wait_for(lambda: workers_in(tmp_path))
+        executor.submit(run_job_of())
+        (outcome,) = executor.outcomes()
+        assert isinstance(outcome, Completed)
+        assert attempts(tmp_path) == 2
+
+
+def test_only_so_many_workers_wait_warm_and_the_next_starts_when_one_has_its_job(tmp_path):
+    with executor_of(tmp_path, "hangs", warm_limit=2) as executor:
+        executor.prepare([OTHER_SPEC, SPEC, SPEC, SPEC])
+        wait_for(lambda: len(workers_in(tmp_path)) == 2)
+        time.sleep(0.3)
+        assert len(workers_in(tmp_path)) == 2
+        executor.submit(run_job_of())
+        wait_for(lambda: len(workers_in(tmp_path)) == 3)
+
+
+def test_dismissed_workers_end_and_make_room(tmp_path):
+    with executor_of(tmp_path, "hangs", warm_limit=1) as executor:
+        executor.prepare([OTHER_SPEC, SPEC])
+        wait_for(lambda: workers_in(tmp_path))
+        (first,) = workers_in(tmp_path)
+        executor.dismiss(OTHER_SPEC)
+        wait_for(lambda: first not in workers_in(tmp_path) and workers_in(tmp_path))
+
+
+def test_a_worker_that_dies_before_its_job_is_replaced(tmp_path):
+    with executor_of(tmp_path, "dies_waiting_once") as executor:
+        executor.prepare([SPEC])
+        wait_for(lambda: (tmp_path / "attempted").exists() and not workers_in(tmp_path))
+        executor.submit(run_job_of())
+        (outcome,) = executor.outcomes()
+    assert isinstance(outcome, Completed), outcome
+    assert outcome.first_failure is None
+    assert attempts(tmp_path) == 2
+
+
+def test_workers_that_all_die_before_their_job_are_a_crash(tmp_path):
+    command = (sys.executable, "-c", "raise SystemExit(3)")
+    with LocalExecutor(scratch=tmp_path, limits=GENEROUS, command=command) as executor:
+        executor.prepare([SPEC])
+        wait_for(lambda: attempts(tmp_path) and not workers_in(tmp_path))
+        executor.submit(run_job_of())
+        (outcome,) = executor.outcomes()
+    assert isinstance(outcome, Crashed)
+    assert outcome.exit_status == 3
+
+
+def test_the_deadline_counts_from_when_the_job_is_handed_over(tmp_path):
+    limits = Limits(deadline_s=2, grace_s=0.2)
+    with LocalExecutor(scratch=tmp_path, limits=limits, command=liar("slow"), warm_limit=1) as executor:
+        executor.prepare([SPEC])
+        wait_for(lambda: workers_in(tmp_path))
+        time.sleep(2.5)
+        executor.submit(run_job_of())
+        (outcome,) = executor.outcomes()
+    assert isinstance(outcome, Completed), outcome
+
+
+def test_leaving_the_executor_kills_the_workers_that_wait(tmp_path):
+    with executor_of(tmp_path, "honest") as executor:
+        executor.prepare([SPEC, OTHER_SPEC])
+        wait_for(lambda: len(workers_in(tmp_path)) == 2)
+    assert not workers_in(tmp_path)
+    assert not worker_threads()
+
+
+def executor_of(scratch, mode, warm_limit=2):
+    return LocalExecutor(scratch=scratch, limits=GENEROUS, command=liar(mode), warm_limit=warm_limit)
+
+
+# --- The end --------------------------------------------------------------------------------------------------
 
 
 def test_closing_the_iterator_kills_what_runs_and_joins_the_lanes(tmp_path):
@@ -120,7 +249,7 @@ def test_closing_the_iterator_kills_what_runs_and_joins_the_lanes(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         list(run_jobs(jobs, scratch=tmp_path, limits=GENEROUS, on_event=stop, command=liar("hangs")))
-    assert not threading_lanes()
+    assert not worker_threads()
     assert not workers_in(tmp_path)
 
 
@@ -129,7 +258,7 @@ def test_an_abandoned_iterator_leaves_nothing(tmp_path):
     outcomes = run_jobs(jobs, scratch=tmp_path, limits=GENEROUS, command=liar("honest"))
     next(outcomes)
     outcomes.close()
-    assert not threading_lanes()
+    assert not worker_threads()
     assert not workers_in(tmp_path)
 
 
@@ -139,34 +268,40 @@ def test_an_error_in_a_lane_is_raised_and_stops_the_others(tmp_path):
         list(run_jobs([run_job_of()], scratch=tmp_path, limits=GENEROUS, command=("/no/such/program",)))
     with pytest.raises(FileNotFoundError):
         list(run_jobs([run_job_of()], scratch=tmp_path / "absent", limits=GENEROUS, command=liar("hangs")))
-    assert not threading_lanes()
+    assert not worker_threads()
 
 
 GATE = """
 import sys, pathlib
 from tests.worker.jobs import CUDA, liar, run_job_of
-from validator.executors.local import run_jobs
+from validator.executors.local import LocalExecutor
 from validator.worker.launch import Limits
-jobs = [run_job_of(), run_job_of(CUDA)]
-list(run_jobs(jobs, scratch=pathlib.Path(sys.argv[1]), limits=Limits(deadline_s=60), command=liar("hangs")))
+from validator.worker.warm import WarmSpec
+scratch, limits = pathlib.Path(sys.argv[1]), Limits(deadline_s=60)
+with LocalExecutor(scratch=scratch, limits=limits, command=liar("hangs"), warm_limit=2) as executor:
+    executor.prepare([WarmSpec.of_job(run_job_of(threads=7))])
+    for job in (run_job_of(), run_job_of(CUDA)):
+        executor.submit(job)
+    list(executor.outcomes())
 """
 
 
-def test_ctrl_c_ends_the_gate_and_its_workers(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+def test_whatever_ends_the_gate_ends_its_workers_the_waiting_ones_too(tmp_path, number):
     gate = subprocess.Popen(
         [sys.executable, "-c", GATE, str(tmp_path)], cwd=Path(__file__).parents[2], stderr=subprocess.PIPE
     )
-    wait_for(lambda: len(workers_in(tmp_path)) == 2)
-    gate.send_signal(signal.SIGINT)
+    wait_for(lambda: len(workers_in(tmp_path)) == 3)
+    gate.send_signal(number)
     _, said = gate.communicate(timeout=60)
-    assert gate.returncode == -signal.SIGINT
-    assert b"KeyboardInterrupt" in said
-    assert not workers_in(tmp_path)
+    assert gate.returncode == -number
+    assert (b"KeyboardInterrupt" in said) is (number is signal.SIGINT)
+    wait_for(lambda: not workers_in(tmp_path))
 
 
 def attempts(scratch):
-    return len(list(scratch.glob("*/job.json")))
+    return len(list(scratch.glob("*/home")))
 
 
-def threading_lanes():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("lane-")]
+def worker_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("worker-")]

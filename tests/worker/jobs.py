@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from validator.backends.catalog import Backend, Runtime
-from validator.worker.protocol import Pass, PassKind, ProbeJob, RunJob
+from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob
 
 SAMPLES = 10
 CPU = Backend(name="eager-cpu", runtime=Runtime.TORCH, baseline=None)
@@ -44,6 +44,12 @@ def probe_job(**other) -> ProbeJob:
         "threads": 1,
     }
     return ProbeJob(**(fields | other))
+
+
+def export_job(path: Path, **other) -> ExportJob:
+    return ExportJob(
+        **(probe_job().model_dump(exclude={"task", "job_id"}) | {"job_id": "export"} | other), export_path=str(path)
+    )
 
 
 def liar(mode: str) -> tuple[str, ...]:

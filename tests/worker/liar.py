@@ -1,6 +1,6 @@
 """A stand-in for the worker that does what its first argument says. Honest in one mode, lying in all others.
 
-Run as `python liar.py MODE RESULT_FD PARENT_PID < job.json`. Never imported by the tests.
+Run as `python liar.py MODE KIT RESULT_FD PARENT_PID < job.json`. Never imported by the tests.
 """
 
 import json
@@ -15,8 +15,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-MODE, FD, PARENT = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-JOB = json.load(sys.stdin)
+MODE, FD, PARENT = sys.argv[1], int(sys.argv[3]), int(sys.argv[4])
+if MODE == "dies_waiting_once" and not Path("../../attempted").exists():
+    Path("../../attempted").touch()
+    sys.exit(3)
+DOCUMENT = sys.stdin.read()
+if not DOCUMENT:
+    sys.exit(0)
+JOB = json.loads(DOCUMENT)
 SENT = {p["kind"]: 0 for p in JOB.get("passes", ())}
 
 
@@ -427,6 +433,14 @@ def cuda_error_once():
     once("cuda_error", "honest")
 
 
+def out_of_memory():
+    refuse(kind="unavailable", stage="device", message="OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+
+
+def out_of_memory_once():
+    once("out_of_memory", "honest")
+
+
 def slow():
     frame("main", 0, 4)
     time.sleep(0.3)
@@ -450,9 +464,62 @@ def probes_without_facts():
     closing()
 
 
-def exports_elsewhere():
-    facts(export={"path": "/etc/passwd", "message": ""})
+def exported(**other):
+    send(b"E", json.dumps({"path": JOB.get("export_path"), "message": "opset 20"} | other).encode())
+
+
+def exports():
+    exported()
     closing()
+
+
+def exports_twice():
+    exported()
+    exported()
+    closing()
+
+
+def exports_elsewhere():
+    exported(path="/etc/passwd")
+    closing()
+
+
+def company():
+    """Count who is on the same device 0.3 s from now, oneself included."""
+    here, device = Path("../../here"), JOB["backend"]["device"]
+    here.mkdir(exist_ok=True)
+    mine = here / f"{device}#{os.getpid()}"
+    mine.touch()
+    time.sleep(0.3)
+    count = len(list(here.glob(f"{device}#*")))
+    time.sleep(0.3)
+    mine.unlink()
+    return count
+
+
+def counts_company():
+    frame("main", 0, 4)
+    Path("company").write_text(str(company()), encoding="utf-8")
+    frame("main", 4, 10)
+    frame("repeat", 0, 4)
+    closing()
+
+
+def wants_the_device_alone():
+    if company() > 1:
+        out_of_memory()
+    else:
+        honest()
+
+
+def dies_waiting_once():
+    """The first process ends before it reads a job; see the top."""
+    honest()
+
+
+def unasked_export():
+    exported(path=None)
+    honest()
 
 
 globals()[MODE]()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker.jobs import probe_job, run_job_of
+from tests.worker.jobs import export_job, probe_job, run_job_of
 from validator.backends.catalog import CATALOG, expected_settings
 from validator.backends.interface import RefusalKind
 from validator.golden.writer import Sample, write_golden
@@ -55,23 +55,24 @@ def test_onnx_runtime_completes_with_its_settings_and_the_models_outputs(assets,
     check_outputs(run_job(job, scratch=tmp_path, limits=LIMITS), "onnxruntime-cpu", assets[2])
 
 
-def test_a_probe_describes_the_model_and_exports_what_onnx_runtime_then_runs(assets, tmp_path):
+def test_a_probe_describes_the_model_and_an_export_makes_what_onnx_runtime_then_runs(assets, tmp_path):
     folder, golden, reference = assets
-    path = tmp_path / "exported.onnx"
-    job = probe_job(
-        model_path=str(folder / "model.pt2"),
-        golden_path=str(golden.folder),
-        golden_digest=golden.digest,
-        export_path=str(path),
-        threads=2,
-    )
-    outcome = run_job(job, scratch=tmp_path, limits=LIMITS)
-    assert isinstance(outcome, Completed), outcome
-    assert outcome.facts is not None
-    assert outcome.facts.parameter_dtypes == {"float32": 8}
-    assert outcome.facts.static_batch is None
-    assert outcome.facts.export is not None
-    assert outcome.facts.export.path == str(path), outcome.facts.export.message
+    path = tmp_path / "export" / "exported.onnx"
+    of_model = {
+        "model_path": str(folder / "model.pt2"),
+        "golden_path": str(golden.folder),
+        "golden_digest": golden.digest,
+        "threads": 2,
+    }
+    probed = run_job(probe_job(**of_model), scratch=tmp_path, limits=LIMITS)
+    assert isinstance(probed, Completed), probed
+    assert probed.facts is not None
+    assert probed.facts.parameter_dtypes == {"float32": 8}
+    assert probed.facts.static_batch is None
+    exported = run_job(export_job(path, **of_model), scratch=tmp_path, limits=LIMITS)
+    assert isinstance(exported, Completed), exported
+    assert exported.export is not None
+    assert exported.export.path == str(path), exported.export.message
     job = job_of(assets, "onnxruntime-cpu", model_path=str(path), model_format="onnx")
     check_outputs(run_job(job, scratch=tmp_path, limits=LIMITS), "onnxruntime-cpu", reference)
 

@@ -4,19 +4,20 @@ import sys
 
 from tests.worker.jobs import CPU, probe_job, run_job_of
 from validator.worker.environment import INHERITED, import_roots, worker_environment
+from validator.worker.warm import WarmSpec
 
 
 def test_only_the_allow_list_is_inherited(tmp_path):
     inherited = dict.fromkeys(INHERITED, "kept") | {"PYTHONPATH": "/evil", "GITHUB_TOKEN": "secret"}
-    built = worker_environment(probe_job(), home=tmp_path, inherited=inherited)
-    bare = worker_environment(probe_job(), home=tmp_path, inherited={})
+    built = worker_environment(WarmSpec.of_job(probe_job()), home=tmp_path, inherited=inherited)
+    bare = worker_environment(WarmSpec.of_job(probe_job()), home=tmp_path, inherited={})
     assert {name: value for name, value in built.items() if name not in bare} == dict.fromkeys(INHERITED, "kept")
     assert not {"secret", "/evil"} & set(built.values())
 
 
 def test_a_row_sets_variables_but_cannot_open_what_is_closed(tmp_path):
     row = CPU.model_copy(update={"environment": {"A": "1", "OMP_NUM_THREADS": "7", "PYTHONPATH": "/evil"}})
-    built = worker_environment(run_job_of(row), home=tmp_path, inherited={})
+    built = worker_environment(WarmSpec.of_job(run_job_of(row)), home=tmp_path, inherited={})
     assert (built["A"], built["OMP_NUM_THREADS"]) == ("1", "7")
     assert built["PYTHONPATH"] == os.pathsep.join(import_roots())
 
@@ -27,7 +28,7 @@ def test_a_worker_imports_the_same_code_as_the_gate(tmp_path):
     done = subprocess.run(
         [sys.executable, "-P", "-c", "import validator, torch; print(validator.__file__, torch.__file__)"],
         cwd=tmp_path,
-        env=worker_environment(run_job_of(), home=tmp_path),
+        env=worker_environment(WarmSpec.of_job(run_job_of()), home=tmp_path),
         capture_output=True,
         text=True,
         check=True,

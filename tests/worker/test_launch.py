@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.worker.jobs import CUDA, SAMPLES, liar, probe_job, run_job_of, wait_for, workers_in
+from tests.worker.jobs import CUDA, SAMPLES, export_job, liar, probe_job, run_job_of, wait_for, workers_in
 from validator.worker.launch import JobCancelled, Limits, run_job
 from validator.worker.outcome import Completed, Crashed, Declined, TimedOut, Violated
 
@@ -65,6 +65,7 @@ LIARS = [
     ("message_after_refusal", Violated),
     ("closing_twice", Violated),
     ("unasked_facts", Violated),
+    ("unasked_export", Violated),
     ("infinite_seconds", Violated),
     ("unknown_field", Violated),
     ("refuses", Declined),
@@ -111,12 +112,25 @@ def test_a_probe_brings_facts_and_no_spool(tmp_path):
     assert outcome.facts.parameter_dtypes == {"float32": 10}
 
 
-@pytest.mark.parametrize(
-    "mode", ["probes_twice", "probes_without_facts", "exports_elsewhere", "unknown_pass", "empty_frame"]
-)
+@pytest.mark.parametrize("mode", ["probes_twice", "probes_without_facts", "exports", "unknown_pass", "empty_frame"])
 def test_a_probe_says_one_thing_only(tmp_path, mode):
-    job = probe_job(export_path=str(tmp_path / "model.onnx"))
-    outcome = run_job(job, scratch=tmp_path, limits=GENEROUS, command=liar(mode))
+    outcome = run_job(probe_job(), scratch=tmp_path, limits=GENEROUS, command=liar(mode))
+    assert isinstance(outcome, Violated), outcome
+
+
+def test_an_export_says_where_it_wrote(tmp_path):
+    outcome = run_job(export_job(tmp_path / "m.onnx"), scratch=tmp_path, limits=GENEROUS, command=liar("exports"))
+    assert isinstance(outcome, Completed), outcome
+    assert outcome.export is not None
+    assert outcome.export.path == str(tmp_path / "m.onnx")
+    assert outcome.spool is None
+
+
+@pytest.mark.parametrize(
+    "mode", ["exports_twice", "exports_elsewhere", "probes", "probes_without_facts", "empty_frame"]
+)
+def test_an_export_says_one_thing_only(tmp_path, mode):
+    outcome = run_job(export_job(tmp_path / "m.onnx"), scratch=tmp_path, limits=GENEROUS, command=liar(mode))
     assert isinstance(outcome, Violated), outcome
 
 
@@ -242,7 +256,7 @@ run_job(run_job_of(), scratch=pathlib.Path(sys.argv[1]), limits=Limits(deadline_
 WORKER = """
 import sys, pathlib, time
 from validator.worker.process import die_with_parent
-die_with_parent(int(sys.argv[2]))
+die_with_parent(int(sys.argv[3]))
 pathlib.Path("ready").touch()
 time.sleep(60)
 """

@@ -33,14 +33,13 @@ class Golden(Protocol):
         ...
 
 
-def probe(path: Path, model_format: str, golden: Golden, export_path: Path | None) -> ModelFacts:
-    """Look at a model file, run it on a few batches on the CPU and export it if asked.
+def probe(path: Path, model_format: str, golden: Golden) -> ModelFacts:
+    """Look at a model file and run it on a few batches on the CPU.
 
     Args:
         path: the model file.
         model_format: `torch.export`, `pickle` or `torchscript`.
         golden: where the inputs come from; its first sample is enough.
-        export_path: where to write the ONNX file; None for no export.
 
     Raises:
         BackendRefusal: format or model: unsafe, does not load, or runs on no batch at all.
@@ -56,9 +55,6 @@ def probe(path: Path, model_format: str, golden: Golden, export_path: Path | Non
     worked, outputs = _try_batches(program, [sample[name] for name in feeds], claimed) if fits else ([], None)
     static_batch = worked[0] if len(worked) == 1 else None
     mutated = _mutated_buffers(program, buffers)
-    export = None
-    if export_path is not None and fits:
-        export = _export(path, model_format, sample, feeds, static_batch, export_path)
     return ModelFacts(
         inputs=inputs,
         outputs=outputs,
@@ -66,8 +62,29 @@ def probe(path: Path, model_format: str, golden: Golden, export_path: Path | Non
         training=program.training or tuple(training_operators(program)),
         parameter_dtypes=_parameter_dtypes(program),
         mutated_buffers=mutated,
-        export=export,
     )
+
+
+def export(
+    path: Path, model_format: str, golden: Golden, *, static_batch: int | None, destination: Path
+) -> ExportFacts:
+    """Export a model file to ONNX.
+
+    Args:
+        path: the model file.
+        model_format: `torch.export`, `pickle` or `torchscript`.
+        golden: where the example comes from; its first sample is enough.
+        static_batch: the only batch size that the program accepts, as the probe found it.
+        destination: the ONNX file to write.
+
+    Raises:
+        BackendRefusal: format or model: unsafe, or does not load.
+    """
+    program = load_program(path, model_format, _CPU)
+    sample = golden.read_torch(0, 1)
+    feeds, _ = program.bind([spec.name for spec in golden.inputs])
+    example = [_repeated(sample[name], static_batch or 2) for name in feeds]
+    return export_onnx(program, example, destination, static=static_batch is not None)
 
 
 # --- Inputs and batch --------------------------------------------------------------------------------------------
@@ -243,20 +260,3 @@ def _is_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     if tensor.shape != other.shape or tensor.dtype != other.dtype:
         return False
     return bool(((tensor == other) | (tensor.isnan() & other.isnan())).all())
-
-
-# --- Export ------------------------------------------------------------------------------------------------------
-
-
-def _export(
-    path: Path,
-    model_format: str,
-    sample: dict[str, torch.Tensor],
-    feeds: tuple[str, ...],
-    static_batch: int | None,
-    export_path: Path,
-) -> ExportFacts:
-    """Load the model once more, for the exporter alone, and export it."""
-    program = load_program(path, model_format, _CPU)
-    example = [_repeated(sample[name], static_batch or 2) for name in feeds]
-    return export_onnx(program, example, export_path, static=static_batch is not None)

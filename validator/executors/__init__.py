@@ -1,1 +1,1 @@
-"""Executors: where jobs run. Each yields one outcome per job, in the order in which they end."""
+"""Executors: where jobs run. Each yields one outcome per job submitted, in the order in which they end."""

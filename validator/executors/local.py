@@ -1,26 +1,36 @@
-"""Jobs on this machine: one lane per device, one job at a time in each.
-
-Two jobs on one device would fight for its memory, and two on the CPU for its cores: the times would mean nothing, and
-on CUDA neither would an out-of-memory. So lanes run side by side, and jobs of a lane in the order given.
-"""
+"""Jobs on this machine, each in a process of its own; `schedule` says in which order."""
 
 import dataclasses
+import os
 import queue
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import assert_never
+from types import TracebackType
+from typing import Self, assert_never
 
-from validator.worker.launch import COMMAND, Limits, run_job
+from validator.executors.schedule import Schedule, Seat
+from validator.worker.launch import COMMAND, JobCancelled, Limits, Worker, run_job, start_worker
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.protocol import Job, RunJob
+from validator.worker.warm import WarmSpec
 
-_CUDA_FAULT = re.compile(r"CUDA (error|failure)|(CUDNN|CUBLAS)_STATUS_")
+_CUDA_FAULT = re.compile(
+    r"CUDA (error|failure|out of memory)|(CUDNN|CUBLAS)_STATUS_|Failed to allocate memory|BFCArena"
+)
 """How torch and ONNX Runtime report a failed call; a missing device or provider reads differently."""
+
+_GPU_NODES = ("/dev/nvidiactl", "/dev/dxg")
+
+
+def machine_has_gpu() -> bool:
+    """Whether a CUDA device may be here, by the look of it: a guess that costs nothing, and decides nothing."""
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return not is_hidden and any(Path(node).exists() for node in _GPU_NODES)
 
 
 class JobEventKind(StrEnum):
@@ -39,146 +49,184 @@ class JobEvent:
 
     job_id: str
     backend: str
-    """Its row's name; `probe` for a probe."""
+    """Its row's name; `probe` for a probe, `export` for an export."""
     kind: JobEventKind
     samples: int
     """Arrived so far, over all passes; starts anew with a retry."""
     total: int
-    """0 for a probe."""
+    """0 where nothing is run."""
     detail: str = ""
     """Why it was retried; how it finished."""
 
 
 @dataclass(frozen=True, slots=True)
-class _LaneEnded:
-    error: BaseException | None
+class _Failed:
+    error: BaseException
 
 
-_Message = JobEvent | Completed | Declined | Crashed | TimedOut | Violated | _LaneEnded
+_Message = JobEvent | Completed | Declined | Crashed | TimedOut | Violated | _Failed
 
 
 def _ignore(_event: JobEvent) -> None: ...
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    *,
-    scratch: Path,
-    limits: Limits,
-    on_event: Callable[[JobEvent], None] = _ignore,
-    command: Sequence[str] = COMMAND,
-) -> Iterator[Outcome]:
-    """Run jobs, each in a fresh process, and yield exactly one outcome per job as they end.
+class LocalExecutor:
+    """Runs jobs, each in a fresh process, and yields exactly one outcome for each.
 
-    Closing the iterator, or an exception in whoever consumes it (Ctrl-C as well), kills the workers that run and
-    joins the lanes. An error in a lane stops the others, and is raised here.
-
-    Args:
-        jobs: each with a nonce of its own.
-        scratch: existing folder, where each job gets one.
-        limits: of each single attempt.
-        on_event: called in the consumer's thread, while it waits for the next outcome.
-        command: see `run_job`.
-
-    Raises:
-        OSError: see `run_job`.
+    A context manager: leaving it, for whatever reason (Ctrl-C as well), kills every worker that is left and joins
+    the threads. One thread starts a worker and stays with it, because a worker dies with its thread.
     """
-    messages: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-    cancel = threading.Event()
-    attempt = _Attempt(scratch=scratch, limits=limits, command=tuple(command), cancel=cancel, tell=messages.put)
-    threads = [
-        threading.Thread(target=_run_lane, args=(lane, attempt), name=f"lane-{device}")
-        for device, lane in _lanes(jobs).items()
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        yield from _collect(messages, len(threads), on_event)
-    finally:
-        cancel.set()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
 
+    def __init__(
+        self,
+        *,
+        scratch: Path,
+        limits: Limits,
+        jobs_per_gpu: int = 4,
+        on_event: Callable[[JobEvent], None] = _ignore,
+        command: Sequence[str] = COMMAND,
+        warm_limit: int | None = None,
+    ) -> None:
+        """Start nothing yet.
 
-def _collect(
-    messages: "queue.SimpleQueue[_Message]", lanes: int, on_event: Callable[[JobEvent], None]
-) -> Iterator[Outcome]:
-    while lanes:
-        match messages.get():
-            case JobEvent() as event:
-                on_event(event)
-            case _LaneEnded(error=error):
-                if error is not None:
+        Args:
+            scratch: existing folder, where each worker gets one.
+            limits: of each single attempt.
+            jobs_per_gpu: how many run jobs share a GPU.
+            on_event: called in the consumer's thread, while it waits for the next outcome.
+            command: see `start_worker`.
+            warm_limit: how many workers may be started before their turn; None: half of the CPUs.
+        """
+        cpus = len(os.sched_getaffinity(0))
+        self._scratch = scratch
+        self._limits = limits
+        self._command = tuple(command)
+        self._on_event = on_event
+        self._schedule = Schedule(
+            warm_limit=max(1, cpus // 2) if warm_limit is None else warm_limit, jobs_per_gpu=jobs_per_gpu
+        )
+        self._messages: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._outstanding = 0
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill what still runs or waits."""
+        self._schedule.cancel()
+        for thread in self._threads:
+            thread.join()
+
+    def prepare(self, specs: Iterable[WarmSpec]) -> None:
+        """Start workers for jobs that will come, in this order, a few at a time. Only speeds things up."""
+        for spec in specs:
+            self._open(Seat(spec=spec))
+
+    def dismiss(self, spec: WarmSpec) -> None:
+        """End the workers that were prepared like this and have no job: none will come."""
+        self._schedule.dismiss(spec)
+
+    def submit(self, job: Job) -> None:
+        """Give a job, with a nonce of its own, to a worker that was prepared for its like, or else to a new one."""
+        self._outstanding += 1
+        if not self._schedule.assign(job):
+            self._open(Seat(spec=WarmSpec.of_job(job), job=job))
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield outcomes as they come, until no job is outstanding. More may be submitted in between.
+
+        Raises:
+            OSError: no worker can be started, or its folder cannot be written.
+        """
+        while self._outstanding:
+            match self._messages.get():
+                case JobEvent() as event:
+                    self._on_event(event)
+                case _Failed(error=error):
                     raise error
-                lanes -= 1
-            case outcome:
-                yield outcome
+                case outcome:
+                    self._outstanding -= 1
+                    yield outcome
 
+    def _open(self, seat: Seat) -> None:
+        self._schedule.foresee(seat)
+        thread = threading.Thread(target=self._serve, args=(seat,), name=f"worker-{seat.spec.kit}")
+        self._threads.append(thread)
+        thread.start()
 
-def _lanes(jobs: Sequence[Job]) -> dict[str, list[Job]]:
-    lanes: dict[str, list[Job]] = {}
-    for job in jobs:
-        lanes.setdefault(_device(job), []).append(job)
-    return lanes
+    # --- In a worker's thread -----------------------------------------------------------------------------------
 
+    def _serve(self, seat: Seat) -> None:
+        """Start a worker, give it its job, and tell what became of it."""
+        try:
+            outcome = self._retry_if_cuda_failed(self._attempt(seat))
+        except JobCancelled:
+            return
+        except BaseException as error:  # noqa: BLE001 - nothing is lost: the consumer raises it
+            self._messages.put(_Failed(error))
+            return
+        samples = _total(outcome.job) if isinstance(outcome, Completed) else 0
+        detail = type(outcome).__name__.lower()
+        self._tell(outcome.job, JobEventKind.FINISHED, samples=samples, detail=detail)
+        self._messages.put(outcome)
 
-def _device(job: Job) -> str:
-    if not isinstance(job, RunJob) or job.backend.device_type == "cpu":
-        return "cpu"
-    return f"{job.backend.device_type}:{job.backend.device_index}"
+    def _attempt(self, seat: Seat) -> Outcome:
+        self._schedule.wait_to_start(seat)
+        with (
+            start_worker(seat.spec, scratch=self._scratch, limits=self._limits, command=self._command) as worker,
+            self._schedule.turn(seat) as job,
+        ):
+            if not seat.is_alone:
+                self._tell(job, JobEventKind.STARTED)
+            return self._do(worker, job)
 
+    def _do(self, worker: Worker, job: Job) -> Outcome:
+        """Do a job in a worker that waits for it; if it did not live to get it, in another one."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempt:
-    """What all attempts of a run share."""
+        def progress(samples: int) -> None:
+            self._tell(job, JobEventKind.PROGRESS, samples=samples)
 
-    scratch: Path
-    limits: Limits
-    command: tuple[str, ...]
-    cancel: threading.Event
-    tell: Callable[[_Message], None]
-
-    def run(self, job: Job) -> Outcome:
+        cancel = self._schedule.cancelled
+        if worker.is_there:
+            return worker.do(job, on_progress=progress, cancel=cancel)
         return run_job(
             job,
-            scratch=self.scratch,
-            limits=self.limits,
-            command=self.command,
-            cancel=self.cancel,
-            on_progress=lambda samples: self.tell(_event(job, JobEventKind.PROGRESS, samples=samples)),
+            scratch=self._scratch,
+            limits=self._limits,
+            command=self._command,
+            on_progress=progress,
+            cancel=cancel,
         )
 
+    def _retry_if_cuda_failed(self, outcome: Outcome) -> Outcome:
+        """Run a job once more, in a fresh process that has the device to itself, if CUDA failed it.
 
-def _run_lane(jobs: Sequence[Job], attempt: _Attempt) -> None:
-    """Run the jobs of one device. Whatever happens, the last message says that the lane has ended."""
-    try:
-        for job in jobs:
-            attempt.tell(_event(job, JobEventKind.STARTED))
-            outcome = _run_with_retry(job, attempt)
-            samples = _total(job) if isinstance(outcome, Completed) else 0
-            detail = type(outcome).__name__.lower()
-            attempt.tell(_event(job, JobEventKind.FINISHED, samples=samples, detail=detail))
-            attempt.tell(outcome)
-    except BaseException as error:  # noqa: BLE001 - nothing is lost: the consumer raises it
-        attempt.tell(_LaneEnded(error))
-    else:
-        attempt.tell(_LaneEnded(None))
+        A CUDA fault can come from what ran on the device before or beside it, and poisons its process. Nothing else
+        is retried: a result is never, whatever it is.
+        """
+        failure = cuda_failure(outcome)
+        if failure is None:
+            return outcome
+        self._tell(outcome.job, JobEventKind.RETRIED, detail=failure)
+        job = outcome.job.model_copy(update={"nonce": secrets.token_hex(16)})
+        seat = Seat(spec=WarmSpec.of_job(job), job=job, is_alone=True)
+        self._schedule.foresee(seat)
+        return dataclasses.replace(self._attempt(seat), first_failure=failure)
 
-
-def _run_with_retry(job: Job, attempt: _Attempt) -> Outcome:
-    """Run a job, and once more in a fresh process if CUDA failed it.
-
-    A CUDA fault can come from what ran on the device before, and poisons its process. Nothing else is retried: a
-    result is never, whatever it is.
-    """
-    outcome = attempt.run(job)
-    failure = cuda_failure(outcome)
-    if failure is None:
-        return outcome
-    attempt.tell(_event(job, JobEventKind.RETRIED, detail=failure))
-    again = attempt.run(job.model_copy(update={"nonce": secrets.token_hex(16)}))
-    return dataclasses.replace(again, first_failure=failure)
+    def _tell(self, job: Job, kind: JobEventKind, *, samples: int = 0, detail: str = "") -> None:
+        event = JobEvent(
+            job_id=job.job_id,
+            backend=job.backend.name if isinstance(job, RunJob) else job.task,
+            kind=kind,
+            samples=samples,
+            total=_total(job),
+            detail=detail,
+        )
+        self._messages.put(event)
 
 
 def cuda_failure(outcome: Outcome) -> str | None:
@@ -196,17 +244,6 @@ def cuda_failure(outcome: Outcome) -> str | None:
             return None
         case _:
             assert_never(outcome)
-
-
-def _event(job: Job, kind: JobEventKind, *, samples: int = 0, detail: str = "") -> JobEvent:
-    return JobEvent(
-        job_id=job.job_id,
-        backend=job.backend.name if isinstance(job, RunJob) else "probe",
-        kind=kind,
-        samples=samples,
-        total=_total(job),
-        detail=detail,
-    )
 
 
 def _total(job: Job) -> int:

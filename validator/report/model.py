@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PlainSerializer, ValidationError
 
 from validator.backends.catalog import Setting
-from validator.backends.interface import ModelFacts
+from validator.backends.interface import ExportFacts, ModelFacts
 from validator.errors import UsageError
 from validator.judge import Check, Status, Verdict
 
@@ -347,6 +347,8 @@ class VerdictDocument(Part):
     """What held the workers. `none`: they ran with the rights of whoever started the check."""
     facts: ModelFacts | None
     probe: OutcomeRecord
+    export: ExportFacts | None
+    """What became of an ONNX export of this check's own; None: there was none, or it did not end well."""
     backends: tuple[BackendRecord, ...]
     findings: tuple[FindingRecord, ...]
     warnings: tuple[WarningRecord, ...]

@@ -1,4 +1,4 @@
-"""`python -P -m validator.worker RESULT_FD PARENT_PID < job.json`: started by `launch`, not by people."""
+"""`python -P -m validator.worker KIT RESULT_FD PARENT_PID < job.json`: started by `launch`, not by people."""
 
 import fcntl
 import os
@@ -8,22 +8,24 @@ from typing import NoReturn
 
 from validator.worker.process import die_with_parent, forbid_core_dumps
 from validator.worker.protocol import parse_job
+from validator.worker.warm import Kit, warm_up
 
 _FAULT_OF_OURS = 70
 """EX_SOFTWARE of sysexits.h."""
 
 
-def main(result_fd: int, parent: int) -> int:
-    """Do the job on standard input; return the exit status."""
+def main(kit: Kit, result_fd: int, parent: int) -> int:
+    """Get ready, wait for the job on standard input and do it, if there is one; return the exit status."""
     die_with_parent(parent)
     forbid_core_dumps()
     fcntl.fcntl(result_fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)  # programs that the model starts do not get it
     with os.fdopen(result_fd, "wb") as stream:
         try:
-            job = parse_job(sys.stdin.buffer.read())
-            from validator.worker.child import do_job
+            warm_up(kit)
+            if document := sys.stdin.buffer.read():
+                from validator.worker.child import do_job
 
-            do_job(job, stream)
+                do_job(parse_job(document), stream)
         except Exception:  # noqa: BLE001 - the worker's main: the traceback goes to its log, the status to the gate
             traceback.print_exc()
             return _FAULT_OF_OURS
@@ -38,4 +40,4 @@ def leave(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    leave(main(int(sys.argv[1]), int(sys.argv[2])))
+    leave(main(Kit(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

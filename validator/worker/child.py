@@ -18,11 +18,13 @@ from validator.golden.dataset import GoldenDataset, open_golden
 from validator.worker.frames import PAIRED, STORED_AS
 from validator.worker.protocol import (
     CLOSING,
+    EXPORTED,
     FACTS,
     FRAME,
     FRAME_LIMIT_BYTES,
     REFUSAL,
     Closing,
+    ExportJob,
     FrameHeader,
     Job,
     Pass,
@@ -44,7 +46,7 @@ RUNTIMES: Mapping[Runtime, str] = MappingProxyType(
 """Modules with `open_session(row, file) -> Session`."""
 
 PROBE = "validator.backends.probe"
-"""Module with `probe(path, format, golden, export_path) -> ModelFacts`."""
+"""Module with `probe(path, format, golden) -> ModelFacts` and `export(...) -> ExportFacts`."""
 
 FINGERPRINT = "validator.backends.fingerprint"
 """Module with `fingerprint() -> dict[str, str]`."""
@@ -56,10 +58,13 @@ def do_job(job: Job, stream: BinaryIO) -> None:
 
     torch.set_num_threads(job.threads)
     try:
-        if isinstance(job, RunJob):
-            _run(job, stream)
-        else:
-            _probe(job, stream)
+        match job:
+            case RunJob():
+                _run(job, stream)
+            case ProbeJob():
+                _probe(job, stream)
+            case ExportJob():
+                _export(job, stream)
     except BackendRefusal as refusal:
         record = Refusal(
             job_id=job.job_id,
@@ -90,12 +95,29 @@ def _probe(job: ProbeJob, stream: BinaryIO) -> None:
     seconds: dict[str, float] = {}
     with _timed(seconds, "probe"):
         golden = _open_golden(job)
-        export_path = None if job.export_path is None else Path(job.export_path)
-        facts = importlib.import_module(PROBE).probe(Path(job.model_path), job.model_format, golden, export_path)
+        facts = importlib.import_module(PROBE).probe(Path(job.model_path), job.model_format, golden)
     write_message(stream, FACTS, facts.model_dump_json().encode())
-    # A probe has no row to compare settings with; its fingerprint says whether there is a GPU for the reference.
-    fingerprint = importlib.import_module(FINGERPRINT).fingerprint()
-    _close(job, stream, Environment(settings={}, fingerprint=fingerprint), seconds=seconds, frames={})
+    _close(job, stream, _bare_environment(), seconds=seconds, frames={})
+
+
+def _export(job: ExportJob, stream: BinaryIO) -> None:
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "export"):
+        golden = _open_golden(job)
+        facts = importlib.import_module(PROBE).export(
+            Path(job.model_path),
+            job.model_format,
+            golden,
+            static_batch=job.static_batch,
+            destination=Path(job.export_path),
+        )
+    write_message(stream, EXPORTED, facts.model_dump_json().encode())
+    _close(job, stream, _bare_environment(), seconds=seconds, frames={})
+
+
+def _bare_environment() -> Environment:
+    """Say what this is, where there is no row to compare settings with; the probe's says if there is a GPU."""
+    return Environment(settings={}, fingerprint=importlib.import_module(FINGERPRINT).fingerprint())
 
 
 def _open_golden(job: Job) -> GoldenDataset:

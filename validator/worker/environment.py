@@ -6,7 +6,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from validator.worker.protocol import Job, RunJob
+from validator.worker.warm import WarmSpec
 
 INHERITED = (
     "PATH",
@@ -27,19 +27,19 @@ like) are not among them on purpose: those belong into a catalog row, where the 
 _PACKAGES = ("validator", "torch", "onnxruntime", "onnx", "onnxscript", "pydantic", "safetensors", "numpy")
 
 
-def worker_environment(job: Job, *, home: Path, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the whole environment of the worker that does a job.
+def worker_environment(spec: WarmSpec, *, home: Path, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the whole environment of a worker.
 
     Args:
-        job: its row's variables and thread count are set.
+        spec: its variables and thread count are set.
         home: the worker's own folder, for all that wants to write somewhere.
         inherited: where the few variables on the allow-list come from.
     """
-    threads = str(job.threads)
+    threads = str(spec.threads)
     return (
         {name: inherited[name] for name in INHERITED if name in inherited}
         | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        | (job.backend.environment if isinstance(job, RunJob) else {})
+        | dict(spec.variables)
         | {
             "HOME": str(home),
             "TMPDIR": str(home),

@@ -8,15 +8,17 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from validator.backends.interface import ModelFacts
+from validator.backends.interface import ExportFacts, ModelFacts
 from validator.worker.coverage import Coverage
 from validator.worker.frames import LENGTH, check_frame, prefix_bytes
 from validator.worker.protocol import (
     CLOSING,
+    EXPORTED,
     FACTS,
     FRAME,
     HEADER,
     Closing,
+    ExportJob,
     Job,
     ProbeJob,
     ProtocolError,
@@ -35,6 +37,7 @@ class Intake:
     def __init__(self, job: Job, spool: BinaryIO, *, spool_limit_bytes: int) -> None:
         self.frames: list[SpooledFrame] = []
         self.facts: ModelFacts | None = None
+        self.export: ExportFacts | None = None
         self.last: Closing | Refusal | None = None
         self._is_within_message = False
         self._job = job
@@ -121,6 +124,8 @@ class Intake:
     def _take_record(self, kind: bytes, payload: bytes) -> None:
         if kind == FACTS:
             self._take_facts(_read(ModelFacts, payload))
+        elif kind == EXPORTED:
+            self._take_export(_read(ExportFacts, payload))
         elif kind == CLOSING:
             self._take_closing(_read(Closing, payload))
         else:
@@ -131,9 +136,14 @@ class Intake:
     def _take_facts(self, facts: ModelFacts) -> None:
         if not isinstance(self._job, ProbeJob) or self.facts is not None:
             raise ProtocolError("facts about the model that nobody asked for, or for the second time")
-        if facts.export is not None and facts.export.path not in (None, self._job.export_path):
-            raise ProtocolError("an export at another place than was asked for")
         self.facts = facts
+
+    def _take_export(self, export: ExportFacts) -> None:
+        if not isinstance(self._job, ExportJob) or self.export is not None:
+            raise ProtocolError("an export that nobody asked for, or for the second time")
+        if export.path not in (None, self._job.export_path):
+            raise ProtocolError("an export at another place than was asked for")
+        self.export = export
 
     def _take_closing(self, closing: Closing) -> None:
         self._check_sender(closing)
@@ -142,6 +152,8 @@ class Intake:
             raise ProtocolError(f"the closing record counts {closing.frames}, {self._coverage.frames} arrived")
         if isinstance(self._job, ProbeJob) and self.facts is None:
             raise ProtocolError("a probe that closes without any facts")
+        if isinstance(self._job, ExportJob) and self.export is None:
+            raise ProtocolError("an export that closes without saying what became of it")
         self.last = closing
 
     def _check_sender(self, record: Closing | Refusal) -> None:

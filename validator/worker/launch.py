@@ -1,11 +1,11 @@
-"""From a job to its outcome: start a fresh worker, listen with a deadline, believe it only with proof."""
+"""From a job to its outcome: a fresh worker, heard with a deadline, believed only with proof."""
 
-import re
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from validator.worker.outcome import Completed, Crashed, Declined, Outcome, Time
 from validator.worker.process import WorkerProcess, hide_from_workers
 from validator.worker.protocol import Closing, Job, ProtocolError, Refusal, RunJob
 from validator.worker.spool import Spool
+from validator.worker.warm import WarmSpec
 
 COMMAND = (sys.executable, "-P", "-m", "validator.worker")
 _TICK_S = 0.05
@@ -26,7 +27,7 @@ class Limits:
     """What a worker may take."""
 
     deadline_s: float
-    """Wall time of the whole job, from start to exit."""
+    """Wall time of the whole job, from when the worker is handed it to the worker's exit."""
     grace_s: float = 5.0
     """Time between the request to end and the kill."""
     log_bytes: int = 1 << 22
@@ -42,6 +43,79 @@ class JobCancelled(Exception):
 def _ignore(_samples: int) -> None: ...
 
 
+@contextmanager
+def start_worker(
+    spec: WarmSpec, *, scratch: Path, limits: Limits, command: Sequence[str] = COMMAND
+) -> Iterator["Worker"]:
+    """Start a fresh worker that gets ready and waits for its job. Leaving leaves no process of its group.
+
+    To be started, given its job and left in one thread: a worker dies with the thread that started it.
+
+    Args:
+        spec: what its job will need.
+        scratch: existing folder; gets a new one per call that holds worker.log, frames and the worker's own
+            folder `home`.
+        limits: what the worker may take.
+        command: program and arguments to start instead of our own worker.
+
+    Raises:
+        OSError: the scratch folder cannot be written, or no process can be started.
+    """
+    hide_from_workers()
+    folder = Path(tempfile.mkdtemp(prefix=f"{spec.kit}-", dir=scratch))
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    with (folder / "worker.log").open("xb", buffering=0) as log_file:
+        log = LogKeeper(log_file, limit_bytes=limits.log_bytes)
+        environment = worker_environment(spec, home=home)
+        with WorkerProcess([*command, spec.kit], home=home, environment=environment, log=log.feed) as process:
+            yield Worker(spec=spec, process=process, log=log, frames=folder / "frames", limits=limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A worker that waits for its job."""
+
+    spec: WarmSpec
+    process: WorkerProcess
+    log: LogKeeper
+    frames: Path
+    limits: Limits
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can still take a job."""
+        return not self.process.has_exited()
+
+    def do(
+        self, job: Job, *, on_progress: Callable[[int], None] = _ignore, cancel: threading.Event | None = None
+    ) -> Outcome:
+        """Hand over the one job and attend to it until the worker and its group are gone. The deadline begins now.
+
+        Args:
+            job: with a nonce that was never used before.
+            on_progress: called in this thread with the number of samples that arrived, over all passes.
+            cancel: when set, JobCancelled is raised.
+
+        Raises:
+            JobCancelled: `cancel` was set.
+            OSError: the spool cannot be written.
+            ValueError: the job needs another worker than this.
+        """
+        if WarmSpec.of_job(job) != self.spec:
+            raise ValueError(f"a worker started for {self.spec} cannot do {job.job_id}")
+        with self.frames.open("xb") as frames:
+            intake = Intake(job, frames, spool_limit_bytes=self.limits.spool_bytes)
+            self.process.send(job.model_dump_json().encode(), _listener(intake, on_progress))
+            ended = _attend(self.process, intake, self.limits, cancel or threading.Event())
+        outcome = conclude(
+            job, intake, ended, spool=self.frames, limit_s=self.limits.deadline_s, log_tail=self.log.tail()
+        )
+        if not isinstance(outcome, Completed):
+            self.frames.unlink()  # nothing of it will be judged
+        return outcome
+
+
 def run_job(
     job: Job,
     *,
@@ -51,45 +125,9 @@ def run_job(
     command: Sequence[str] = COMMAND,
     cancel: threading.Event | None = None,
 ) -> Outcome:
-    """Do a job in a fresh process. However this returns or raises, no process of the worker's group is left.
-
-    Args:
-        job: with a nonce that was never used before.
-        scratch: existing folder; gets a new one per call that holds job.json, worker.log, frames and the
-            worker's own folder `home`.
-        limits: what the worker may take.
-        on_progress: called in this thread with the number of samples that arrived, over all passes.
-        command: program and arguments to start instead of our own worker.
-        cancel: when set, the worker is killed and JobCancelled raised.
-
-    Raises:
-        JobCancelled: `cancel` was set.
-        OSError: the scratch folder cannot be written, or no process can be started.
-    """
-    hide_from_workers()
-    folder = Path(tempfile.mkdtemp(prefix=re.sub(r"[^\w.-]+", "-", job.job_id)[:64] + "-", dir=scratch))
-    home = folder / "home"
-    home.mkdir(mode=0o700)
-    document = folder / "job.json"
-    document.write_text(job.model_dump_json())
-    spool = folder / "frames"
-    with spool.open("xb") as frames, (folder / "worker.log").open("xb", buffering=0) as log_file:
-        intake = Intake(job, frames, spool_limit_bytes=limits.spool_bytes)
-        log = LogKeeper(log_file, limit_bytes=limits.log_bytes)
-        worker = WorkerProcess(
-            command,
-            document=document,
-            home=home,
-            environment=worker_environment(job, home=home),
-            results=_listener(intake, on_progress),
-            log=log.feed,
-        )
-        with worker:
-            ended = _attend(worker, intake, limits, cancel or threading.Event())
-    outcome = conclude(job, intake, ended, spool=spool, limit_s=limits.deadline_s, log_tail=log.tail())
-    if not isinstance(outcome, Completed):
-        spool.unlink()  # nothing of it will be judged
-    return outcome
+    """Do a job in a fresh process: `start_worker`, then `Worker.do`. However it ends, no process is left."""
+    with start_worker(WarmSpec.of_job(job), scratch=scratch, limits=limits, command=command) as worker:
+        return worker.do(job, on_progress=on_progress, cancel=cancel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +201,7 @@ def conclude(job: Job, intake: Intake, ended: Ended, *, spool: Path, limit_s: fl
                 environment=closing.environment,
                 spool=Spool(path=spool, frames=tuple(intake.frames)) if isinstance(job, RunJob) else None,
                 facts=intake.facts,
+                export=intake.export,
                 seconds=closing.seconds,
                 peak_memory_bytes=closing.peak_memory_bytes,
             )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from validator.backends.interface import Environment, ModelFacts
+from validator.backends.interface import Environment, ExportFacts, ModelFacts
 from validator.worker.protocol import Job, Refusal
 from validator.worker.spool import Spool
 
@@ -21,9 +21,11 @@ class Completed(_Ended):
 
     environment: Environment
     spool: Spool | None
-    """The frames of a run job, on disk; None for a probe."""
+    """The frames of a run job, on disk; None for a probe and an export."""
     facts: ModelFacts | None = None
-    """What a probe found; None for a run job."""
+    """What a probe found; None for any other job."""
+    export: ExportFacts | None = None
+    """What became of an export; None for any other job."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Stage or pass -> wall time, by the worker's own clock."""
     peak_memory_bytes: int = 0

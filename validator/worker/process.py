@@ -1,4 +1,4 @@
-"""A worker as an operating system sees it: a process, its group, two pipes. Linux.
+"""A worker as an operating system sees it: a process, its group, three pipes. Linux.
 
 Every process that the worker starts is in its group, unless it leaves it on purpose; then only a sandbox with a
 process namespace of its own can find it.
@@ -58,54 +58,53 @@ def _prctl(option: int, value: int) -> None:
 class WorkerProcess:
     """A running worker. Leaving the `with` block kills whatever is left of its group.
 
-    The result pipe's descriptor and this process's id are appended to the command. Must be started and left in one
-    thread: a worker dies with the thread that started it.
+    Its standard input is open until it is sent its document. The result pipe's descriptor and this process's id are
+    appended to the command. Must be started and left in one thread: a worker dies with the thread that started it.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         *,
-        document: Path,
         home: Path,
         environment: Mapping[str, str],
-        results: Sink,
         log: Sink,
     ) -> None:
         """Start it.
 
         Args:
             command: program and arguments.
-            document: file that is its standard input.
             home: its current folder.
             environment: all of it.
-            results: takes what it writes to the result pipe.
             log: takes what it writes to its standard output and error.
         """
         with contextlib.ExitStack() as undo:
+            job_end, job_start = _pipe(undo)
             result_end, result_start = _pipe(undo)
             log_end, log_start = _pipe(undo)
             selector = undo.enter_context(selectors.DefaultSelector())
-            for end, sink in ((result_end, results), (log_end, log)):
-                os.set_blocking(end, False)
-                selector.register(end, selectors.EVENT_READ, sink)
-            with document.open("rb") as stdin:
-                self._process = subprocess.Popen(
-                    [*command, str(result_start), str(os.getpid())],
-                    stdin=stdin,
-                    stdout=log_start,
-                    stderr=log_start,
-                    pass_fds=(result_start,),
-                    cwd=home,
-                    env=dict(environment),
-                    start_new_session=True,
-                    umask=0o077,
-                )
+            for ours in (job_start, result_end, log_end):
+                os.set_blocking(ours, False)
+            selector.register(log_end, selectors.EVENT_READ, log)
+            self._process = subprocess.Popen(
+                [*command, str(result_start), str(os.getpid())],
+                stdin=job_end,
+                stdout=log_start,
+                stderr=log_start,
+                pass_fds=(result_start,),
+                cwd=home,
+                env=dict(environment),
+                start_new_session=True,
+                umask=0o077,
+            )
             # Only the worker may hold these, or the pipes would never end.
-            os.close(result_start)
-            os.close(log_start)
+            for theirs in (job_end, result_start, log_start):
+                os.close(theirs)
             undo.pop_all()
         self._selector = selector
+        self._open = {job_start, result_end, log_end}
+        self._job_start, self._result_end = job_start, result_end
+        self._unsent = memoryview(b"")
 
     def __enter__(self) -> Self:
         return self
@@ -114,9 +113,9 @@ class WorkerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        for key in list(self._selector.get_map().values()):
-            os.close(key.fd)
         self._selector.close()
+        for end in self._open:
+            os.close(end)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_REAP_LIMIT_S)
 
@@ -127,20 +126,44 @@ class WorkerProcess:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._process.pid, flags) is not None
 
+    def send(self, document: bytes, results: Sink) -> None:
+        """Give it its document, once. It goes out while `pump` is called, and standard input ends behind it.
+
+        Args:
+            document: not empty.
+            results: takes what it writes to the result pipe, also what it has written already.
+        """
+        self._unsent = memoryview(document)
+        self._selector.register(self._job_start, selectors.EVENT_WRITE)
+        self._selector.register(self._result_end, selectors.EVENT_READ, results)
+
     def pump(self, timeout_s: float) -> bool:
-        """Hand what has arrived to the sinks, waiting for it no longer than that; False: nothing came."""
+        """Move what can be moved through the pipes, waiting no longer than that; False: nothing could."""
         if not self._selector.get_map():
             time.sleep(timeout_s)
             return False
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
-            data = os.read(key.fd, _READ_BYTES)
-            if data:
+            if key.fd == self._job_start:
+                self._write_on()
+            elif data := os.read(key.fd, _READ_BYTES):
                 key.data(data)
             else:
-                self._selector.unregister(key.fd)
-                os.close(key.fd)
+                self._close(key.fd)
         return bool(ready)
+
+    def _write_on(self) -> None:
+        try:
+            self._unsent = self._unsent[os.write(self._job_start, self._unsent) :]
+        except BrokenPipeError:  # it has closed its input or is gone: its outcome will tell
+            self._unsent = memoryview(b"")
+        if not self._unsent:
+            self._close(self._job_start)
+
+    def _close(self, end: int) -> None:
+        self._selector.unregister(end)
+        self._open.remove(end)
+        os.close(end)
 
     def terminate(self) -> None:
         """Ask the group to end."""

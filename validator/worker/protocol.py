@@ -1,11 +1,13 @@
 """Jobs in, frames out.
 
-A job is one JSON document on the worker's standard input. Results come back over an inherited pipe as messages
+A job is one JSON document on the worker's standard input, which may come late; no document at all means that there
+is no job. Results come back over an inherited pipe as messages
 of `kind (1 byte) | length (8 bytes, big endian) | payload`:
 
     F  a frame: a safetensors blob of named outputs for samples start..stop of one pass; its FrameHeader is the
        metadata entry "frame"
     P  the probe's facts about a model file (JSON, ModelFacts)
+    E  what became of an ONNX export (JSON, ExportFacts)
     X  why the job cannot be done (JSON, Refusal); the last message
     C  the closing record (JSON, Closing); the last message
 
@@ -21,7 +23,7 @@ from pydantic import Field, TypeAdapter
 from validator.backends.catalog import Backend
 from validator.backends.interface import Document, Environment, RefusalKind
 
-FRAME, FACTS, REFUSAL, CLOSING = b"F", b"P", b"X", b"C"
+FRAME, FACTS, EXPORTED, REFUSAL, CLOSING = b"F", b"P", b"E", b"X", b"C"
 HEADER = struct.Struct(">cQ")
 FRAME_LIMIT_BYTES = 1 << 33
 RECORD_LIMIT_BYTES = 1 << 24
@@ -80,7 +82,7 @@ class RunJob(Document):
 
 
 class ProbeJob(Document):
-    """Look at a model file before anything runs, and export it to ONNX if asked."""
+    """Look at a model file before anything runs."""
 
     task: Literal["probe"] = "probe"
     job_id: str
@@ -89,12 +91,27 @@ class ProbeJob(Document):
     model_format: str
     golden_path: str
     golden_digest: str
-    export_path: str | None = None
-    """Where to write the ONNX file, inside the worker's own scratch folder."""
     threads: Annotated[int, Field(ge=1)]
 
 
-Job = RunJob | ProbeJob
+class ExportJob(Document):
+    """Export a model file to ONNX."""
+
+    task: Literal["export"] = "export"
+    job_id: str
+    nonce: str
+    model_path: str
+    model_format: str
+    golden_path: str
+    golden_digest: str
+    export_path: str
+    """The ONNX file to write; its folder holds nothing else."""
+    static_batch: Annotated[int, Field(ge=1)] | None = None
+    """The only batch size that the program accepts."""
+    threads: Annotated[int, Field(ge=1)]
+
+
+Job = RunJob | ProbeJob | ExportJob
 
 
 class Refusal(Document):
@@ -162,7 +179,7 @@ def parse_header(header: bytes) -> tuple[bytes, int]:
         ProtocolError: no such kind, or more than is allowed.
     """
     kind, length = HEADER.unpack(header)
-    if kind not in (FRAME, FACTS, REFUSAL, CLOSING):
+    if kind not in (FRAME, FACTS, EXPORTED, REFUSAL, CLOSING):
         raise ProtocolError(f"unknown kind of message {kind!r}")
     if length > (FRAME_LIMIT_BYTES if kind == FRAME else RECORD_LIMIT_BYTES):
         raise ProtocolError(f"a message of {length} bytes is over the limit")
