@@ -33,6 +33,7 @@ from validator.plan import (
     Target,
     check_fit,
     choose_rows,
+    export_worker,
     foresee_workers,
     needs_onnx,
     plan_export,
@@ -59,11 +60,12 @@ from validator.subject import (
 from validator.worker.launch import Limits
 from validator.worker.outcome import Completed, Outcome
 from validator.worker.protocol import ExportJob
-from validator.worker.warm import Kit, WarmSpec
+from validator.worker.warm import WarmSpec
 
 ONNX_TAG = "validator.onnx"
 VERDICT_NAME = "verdict.json"
 ONNX_FOLDER = "onnx"
+LARGE_MACHINE_CORES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,8 +295,13 @@ def _onnx_file(path: Path, origin: OnnxOrigin, source: str) -> OnnxFile:
 
 
 def threads_of(policy: Policy) -> int:
-    """Return the CPU threads of every worker."""
-    return policy.worker.threads or len(os.sched_getaffinity(0))
+    """Return the CPU threads of rows on the CPU.
+
+    On a large machine two cores are left to the other workers: a parallel loop is as slow as its slowest thread, and
+    one shared core would halve the speed of all of them.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return policy.worker.threads or (cores if cores < LARGE_MACHINE_CORES else cores - 2)
 
 
 def open_executor(policy: Policy, scratch: Path, progress: Progress) -> LocalExecutor:
@@ -334,7 +341,7 @@ class Run:
     def gather(self, extra: Sequence[str], onnx: OnnxFile | None) -> tuple[Evidence, OnnxFile | None]:
         """Probe, run, compare. Returns the evidence and the ONNX file, which may have been exported here."""
         if onnx is not None:
-            self.executor.dismiss(WarmSpec(kit=Kit.EXPORT, threads=self.threads))
+            self.executor.dismiss(export_worker(self.threads))
         self.executor.submit(plan_probe(self.program, self.golden, threads=self.threads))
         (probe,) = self.executor.outcomes()
         facts = probe.facts if isinstance(probe, Completed) else None
@@ -347,7 +354,7 @@ class Run:
 
     @property
     def threads(self) -> int:
-        """CPU threads of every worker."""
+        """CPU threads of rows on the CPU."""
         return threads_of(self.policy)
 
     def _run(self, rows: Sequence[Backend], facts: ModelFacts, made: "Made") -> Iterator[Outcome]:

@@ -4,6 +4,7 @@ Starts inconclusive. `decide` alone can return `pass`, and only when every findi
 within. Conditions are written `not (x <= limit)`, so that NaN blocks; what is missing is never within.
 """
 
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -350,7 +351,7 @@ def _judge_outcome(outcome: Outcome | None, *, backend: str | None, what: str) -
                 check,
                 backend,
                 f"{what} {how}, {samples} samples had arrived, none of them is judged{last}",
-                hint="a killed worker is usually out of memory: use a smaller batch_size in the policy",
+                hint=_hint_for_exit(status),
             )
         case TimedOut(limit_s=limit_s, samples=samples):
             return _not_measured(
@@ -371,6 +372,17 @@ def _judge_outcome(outcome: Outcome | None, *, backend: str | None, what: str) -
             return _not_measured(check, backend, f"{what} did not run")
         case _:
             assert_never(outcome)
+
+
+def _hint_for_exit(status: int) -> str:
+    """Say what to do about a worker that ended like this."""
+    if status == -signal.SIGKILL:
+        return "something killed it, usually for want of memory: use a smaller batch_size in the policy"
+    if status < 0:
+        return "native code crashed: look at the worker log, and try the backend alone on another machine"
+    if status == 0:
+        return "it left as if all were well: something in the model ends the process, do not trust it"
+    return "look at the worker log; if it shows a fault of validator, report it"
 
 
 def _judge_refusal(kind: RefusalKind, message: str, backend: str | None, stage: str) -> Finding:

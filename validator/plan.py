@@ -49,12 +49,31 @@ def needs_onnx(rows: Sequence[Backend]) -> bool:
     return any(row.runtime is Runtime.ONNXRUNTIME for row in rows)
 
 
+THREADS_BESIDE = 4
+"""CPU threads of a worker whose work is not the CPU's: more would only get in the way of those that compute there."""
+
+
+def threads_for(row: Backend | None, threads: int) -> int:
+    """Return the CPU threads of a row's worker, or of one that only looks at a file.
+
+    Args:
+        row: None for a probe or an export.
+        threads: what rows on the CPU get.
+    """
+    return threads if row is not None and row.device_type == "cpu" else min(THREADS_BESIDE, threads)
+
+
+def export_worker(threads: int) -> WarmSpec:
+    """Describe the worker that exports."""
+    return WarmSpec(kit=Kit.EXPORT, threads=threads_for(None, threads))
+
+
 def foresee_workers(rows: Sequence[Backend], *, threads: int, has_gpu: bool, may_export: bool) -> list[WarmSpec]:
     """List the workers that a check will need as far as its rows tell, in the order in which it will need them.
 
     Args:
         rows: of the check.
-        threads: CPU threads of every worker.
+        threads: CPU threads of rows on the CPU.
         has_gpu: without one, rows on CUDA need nobody who waits to say so.
         may_export: whether no ONNX file is named yet.
     """
@@ -62,10 +81,10 @@ def foresee_workers(rows: Sequence[Backend], *, threads: int, has_gpu: bool, may
     torch_rows = [row for row in here if row.runtime is not Runtime.ONNXRUNTIME]
     onnx_rows = [row for row in here if row.runtime is Runtime.ONNXRUNTIME]
     return [
-        WarmSpec(kit=Kit.PROBE, threads=threads),
-        *(WarmSpec.of_row(row, threads=threads) for row in torch_rows),
-        *([WarmSpec(kit=Kit.EXPORT, threads=threads)] if may_export and needs_onnx(rows) else []),
-        *(WarmSpec.of_row(row, threads=threads) for row in onnx_rows),
+        WarmSpec(kit=Kit.PROBE, threads=threads_for(None, threads)),
+        *(WarmSpec.of_row(row, threads=threads_for(row, threads)) for row in torch_rows),
+        *([export_worker(threads)] if may_export and needs_onnx(rows) else []),
+        *(WarmSpec.of_row(row, threads=threads_for(row, threads)) for row in onnx_rows),
     ]
 
 
@@ -78,7 +97,7 @@ def plan_probe(program: Program, golden: GoldenDataset, *, threads: int) -> Prob
         model_format=program.format.value,
         golden_path=str(golden.folder),
         golden_digest=golden.digest,
-        threads=threads,
+        threads=threads_for(None, threads),
     )
 
 
@@ -93,7 +112,7 @@ def plan_export(target: Target, destination: Path, *, threads: int) -> ExportJob
         golden_digest=target.golden.digest,
         export_path=str(destination),
         static_batch=target.facts.static_batch,
-        threads=threads,
+        threads=threads_for(None, threads),
     )
 
 
@@ -118,7 +137,7 @@ def plan_runs(policy: Policy, rows: Sequence[Backend], target: Target, *, thread
                 static_batch=target.facts.static_batch,
                 input_names=tuple(spec.name for spec in target.golden.inputs),
                 output_names=target.facts.outputs,
-                threads=threads,
+                threads=threads_for(row, threads),
             )
         )
     return jobs

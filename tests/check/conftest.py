@@ -1,6 +1,7 @@
 """Subjects that are checked for real: exported programs, ONNX files and golden datasets, in a registry of folders."""
 
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -57,9 +58,11 @@ def save_program(model: nn.Module, example: tuple[torch.Tensor, ...], folder: Pa
 def save_onnx(model: nn.Module, example: tuple[torch.Tensor, ...], path: Path) -> Path:
     """Export to one ONNX file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.onnx.export(
-        model, example, path, dynamo=True, dynamic_shapes=dynamic(example), external_data=False, verbose=False
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, different in every version of torch
+        torch.onnx.export(
+            model, example, path, dynamo=True, dynamic_shapes=dynamic(example), external_data=False, verbose=False
+        )
     return path
 
 

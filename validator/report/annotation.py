@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from validator.judge import Check, Status, Verdict
-from validator.report.groups import Group, describe_group, group_findings
+from validator.report.groups import Group, describe_group, group_findings, repeat_command
 from validator.report.headline import describe_measured, largest_ratio
 from validator.report.markdown import code, escape, link
 from validator.report.model import OutputRecord, VerdictDocument
@@ -132,8 +132,7 @@ def _block_heading(document: VerdictDocument) -> str:
 
 
 def _block_link(document: VerdictDocument, report_uri: str) -> str:
-    command = code(f"validator check {document.subject.pinned_uri}")
-    return f"{link('report', report_uri)} · a label, not a permit: {command}"
+    return f"{link('report', report_uri)} · a label, not a permit: {code(repeat_command(document, ()), limit=500)}"
 
 
 def _bullets(document: VerdictDocument) -> Iterator[str]:

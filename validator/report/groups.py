@@ -199,7 +199,7 @@ def repeat_command(document: VerdictDocument, options: tuple[str, ...]) -> str:
     # Pinned: an alias may mean another version by the time that the command is pasted.
     subject = document.subject
     words = [subject.pinned_uri if word == subject.requested_uri else word for word in words]
-    if options[0] != "--backend":
+    if options and options[0] != "--backend":
         words = _without(words, options[0], has_value=len(options) > 1)
     return shlex.join(clean(word) for word in [*words, *options])
 

@@ -48,9 +48,6 @@ RUNTIMES: Mapping[Runtime, str] = MappingProxyType(
 PROBE = "validator.backends.probe"
 """Module with `probe(path, format, golden) -> ModelFacts` and `export(...) -> ExportFacts`."""
 
-FINGERPRINT = "validator.backends.fingerprint"
-"""Module with `fingerprint() -> dict[str, str]`."""
-
 
 def do_job(job: Job, stream: BinaryIO) -> None:
     """Do a job and say how it went: in a closing record, or in a refusal. Anything unforeseen is raised."""
@@ -116,8 +113,10 @@ def _export(job: ExportJob, stream: BinaryIO) -> None:
 
 
 def _bare_environment() -> Environment:
-    """Say what this is, where there is no row to compare settings with; the probe's says if there is a GPU."""
-    return Environment(settings={}, fingerprint=importlib.import_module(FINGERPRINT).fingerprint())
+    """Say whether there is a GPU, where there is no row to compare settings with. Starts nothing on it."""
+    import torch
+
+    return Environment(settings={}, fingerprint={"gpu": "present" if torch.cuda.device_count() else "none"})
 
 
 def _open_golden(job: Job) -> GoldenDataset:

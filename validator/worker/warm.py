@@ -92,10 +92,10 @@ def warm_up(kit: Kit) -> None:
 
 
 def _find_gpu(kit: Kit) -> None:
-    """Initialise CUDA: every worker does, at the latest for its fingerprint. Allocates and computes nothing."""
+    """Initialise CUDA: the worker of every row does, at the latest for its fingerprint. Computes nothing."""
     import torch
 
-    if kit is Kit.EXPORT or not torch.cuda.is_available():
+    if kit in (Kit.PROBE, Kit.EXPORT) or not torch.cuda.is_available():
         return
     torch.cuda.init()  # type: ignore[no-untyped-call]
     if kit is Kit.ONNXRUNTIME:
