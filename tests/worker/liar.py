@@ -19,6 +19,8 @@ MODE, FD, PARENT = sys.argv[1], int(sys.argv[3]), int(sys.argv[4])
 if MODE == "dies_waiting_once" and not Path("../../attempted").exists():
     Path("../../attempted").touch()
     sys.exit(3)
+if MODE == "never_reads":
+    time.sleep(60)
 DOCUMENT = sys.stdin.read()
 if not DOCUMENT:
     sys.exit(0)

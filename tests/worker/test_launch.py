@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from tests.worker.jobs import CUDA, SAMPLES, export_job, liar, probe_job, run_job_of, wait_for, workers_in
-from validator.worker.launch import JobCancelled, Limits, run_job
+from validator.worker.launch import JobCancelled, Limits, run_job, start_worker
 from validator.worker.outcome import Completed, Crashed, Declined, TimedOut, Violated
+from validator.worker.protocol import Pass, PassKind
+from validator.worker.warm import WarmSpec
 
 GENEROUS = Limits(deadline_s=60, grace_s=1)
 HASTY = Limits(deadline_s=1.5, grace_s=0.3)
@@ -132,6 +134,31 @@ def test_an_export_says_where_it_wrote(tmp_path):
 def test_an_export_says_one_thing_only(tmp_path, mode):
     outcome = run_job(export_job(tmp_path / "m.onnx"), scratch=tmp_path, limits=GENEROUS, command=liar(mode))
     assert isinstance(outcome, Violated), outcome
+
+
+def test_a_job_longer_than_a_pipe_arrives_whole(tmp_path):
+    p = Pass(kind=PassKind.MAIN, batch_size=1, ranges=tuple((n, n + 1) for n in range(0, 20_000, 2)))
+    job = run_job_of(passes=(p,))
+    assert len(job.model_dump_json()) > 1 << 16, "what a pipe holds"
+    outcome = run_job(job, scratch=tmp_path, limits=GENEROUS, command=liar("honest"))
+    assert isinstance(outcome, Completed), outcome
+    started = time.monotonic()
+    outcome = run_job(job, scratch=tmp_path, limits=HASTY, command=liar("never_reads"))
+    assert isinstance(outcome, TimedOut)
+    assert time.monotonic() - started < 10
+
+
+def test_a_worker_does_no_job_that_needs_another_worker(tmp_path):
+    spec = WarmSpec.of_job(run_job_of())
+    with start_worker(spec, scratch=tmp_path, limits=GENEROUS, command=liar("honest")) as worker:
+        for job in (
+            run_job_of(threads=2),
+            probe_job(),
+            run_job_of(CUDA.model_copy(update={"environment": {"A": "1"}})),
+        ):
+            with pytest.raises(ValueError, match="cannot do"):
+                worker.do(job)
+    assert not workers_in(tmp_path)
 
 
 def test_a_crash_tells_signal_and_samples_that_arrived(tmp_path):

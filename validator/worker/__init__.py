@@ -6,10 +6,11 @@ pickled crosses.
 
     child side    __main__, child
     parent side   launch -> process (the process and its group), intake (messages), log (its words), environment
-    both sides    protocol (what is said), frames (how tensors are packed), outcome and spool (what is kept)
+    both sides    protocol (what is said), frames (how tensors are packed), outcome and spool (what is kept), warm
+                  (what a worker gets ready before it has a job)
 
 What may not be changed lightly: `intake` believes nothing before it has checked it, `launch.conclude` is the only
-place that makes a `Completed`, and no path out of `launch.run_job` leaves a process behind. The nonce guards
+place that makes a `Completed`, and no path out of `launch.start_worker` leaves a process behind. The nonce guards
 against mix-ups, not against malice: a model's code can read it in its own process, as it can forge its outputs.
 
 What this boundary alone cannot do: a worker is the same user as the gate. Without a sandbox around it, a hostile

@@ -39,6 +39,8 @@ def worker_environment(spec: WarmSpec, *, home: Path, inherited: Mapping[str, st
     return (
         {name: inherited[name] for name in INHERITED if name in inherited}
         | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        # Threads that have nothing to do sleep, instead of spinning on the cores that another worker computes on.
+        | {"OMP_WAIT_POLICY": "PASSIVE"}
         | dict(spec.variables)
         | {
             "HOME": str(home),
