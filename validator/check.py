@@ -315,11 +315,15 @@ def open_executor(policy: Policy, scratch: Path, progress: Progress) -> LocalExe
 
 
 def foresee(policy: Policy, request: CheckRequest) -> list[WarmSpec]:
-    """List the workers that can get ready while the model is resolved and staged."""
+    """List the workers that can get ready while the model is resolved and staged.
+
+    Whether there is a GPU is guessed here: a wrong guess leaves a worker without a job, and a job without a worker.
+    """
+    has_gpu = machine_has_gpu()
     return foresee_workers(
-        choose_rows(policy, request.backends, reference_device="cpu"),
+        choose_rows(policy, request.backends, reference_device="cuda" if has_gpu else "cpu"),
         threads=threads_of(policy),
-        has_gpu=machine_has_gpu(),
+        has_gpu=has_gpu,
         may_export=request.onnx is None,
     )
 

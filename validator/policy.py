@@ -98,7 +98,7 @@ class WorkerLimits(Strict):
 
     deadline_s: Annotated[float, Field(gt=0, le=86_400)] = 1_800.0
     threads: Annotated[int, Field(ge=1)] | None = None
-    """CPU threads of every worker; None: what the machine lends this process."""
+    """CPU threads of rows on the CPU; None: what the machine lends this process, or almost."""
     jobs_per_gpu: Annotated[int, Field(ge=1)] = 4
     """Backends that may share a GPU at a time."""
 
