@@ -11,6 +11,8 @@ from hypothesis.extra import numpy as hnp
 from validator.backends.catalog import UNIT_ROUNDOFF, Precision
 from validator.metrics import (
     HISTOGRAM_BUCKETS,
+    ChannelMaxima,
+    channel_maxima,
     cosine,
     divide_by_floor,
     error_histogram,
@@ -18,6 +20,7 @@ from validator.metrics import (
     histogram_quantile,
     sample_rows,
     summarize,
+    worst_channel,
 )
 
 FINITE = st.floats(min_value=-1e6, max_value=1e6, allow_nan=False, width=32)
@@ -154,6 +157,51 @@ def test_complex_errors_count_both_parts() -> None:
     y = np.array([[1 + 1j]])
     assert summarize(sample_rows(0, y, y + (3 + 4j))).element_max == 4
     assert sample_rows(0, y, y)["elements"][0] == 2
+
+
+def test_a_dead_small_channel_is_seen_where_every_pooled_number_is_blind() -> None:
+    rng = np.random.default_rng(0)
+    scales = np.array([1e5, 1.0, 1e-6])
+    y = rng.normal(size=(16, 3)) * scales
+    b = y * (1 + rng.normal(size=y.shape) * U32)
+    c = b.copy()
+    c[:, 2] = 0.0
+    candidate, baseline = channel_maxima(y, c)[0], channel_maxima(y, b)[0]
+    ratio, channel = worst_channel(candidate, baseline, unit_roundoff=U32)
+    assert channel == 2
+    assert ratio > 100
+    pooled = error_ratios(summarize(sample_rows(0, y, c)), summarize(sample_rows(0, y, b)), unit_roundoff=U32)
+    assert pooled.pooled < 3
+    assert pooled.element < 3
+
+
+@given(st.integers(1, 5), st.integers(1, 8), st.integers(0, 10**6))
+def test_healthy_noise_stays_far_below_three_times_the_default_limit_in_every_channel(
+    channels: int, samples: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    y = rng.normal(size=(samples + 7, channels * 50))
+    b, c = (y + rng.normal(size=y.shape) * 1e-6 for _ in range(2))
+    ratio, _ = worst_channel(channel_maxima(y, c)[0], channel_maxima(y, b)[0], unit_roundoff=U32)
+    assert ratio < 30
+
+
+@given(ARRAYS, st.integers(1, 6))
+def test_channel_maxima_merge_to_the_same_whatever_the_cut(values: np.ndarray, size: int) -> None:
+    c = values + np.float32(0.5)
+    whole, _ = channel_maxima(values, c)
+    merged = ChannelMaxima.empty()
+    for at in reversed(range(0, len(values), size)):
+        merged = merged.merge(channel_maxima(values[at : at + size], c[at : at + size])[0])
+    assert (merged.error == whole.error).all()
+    assert (merged.reference == whole.reference).all()
+
+
+def test_scalars_and_nothing_have_no_channels() -> None:
+    assert worst_channel(channel_maxima(np.zeros(4), np.ones(4))[0], None, unit_roundoff=U32) == (0.0, None)
+    assert len(channel_maxima(np.zeros((0, 4)), np.zeros((0, 4)))[0].error) == 0
+    first, last = channel_maxima(np.zeros((2, 3, 4, 5)), np.ones((2, 3, 4, 5)))
+    assert (len(first.error), len(last.error)) == (3, 5)
 
 
 def test_cosine_is_blind_to_a_small_fault() -> None:

@@ -11,9 +11,11 @@ from validator.metrics import (
     HISTOGRAM_BUCKETS,
     SAMPLE_ROW,
     Array,
+    ChannelMaxima,
     Counts,
     ErrorSummary,
     Rows,
+    channel_maxima,
     error_histogram,
     sample_rows,
     summarize,
@@ -66,6 +68,11 @@ class OutputComparison:
     histogram: Counts
     """Of absolute errors, see `metrics.error_histogram`."""
 
+    channels: tuple[ChannelMaxima, ChannelMaxima] = field(
+        default_factory=lambda: (ChannelMaxima.empty(), ChannelMaxima.empty())
+    )
+    """Per index of the first and of the last dimension of a sample, see `metrics.channel_maxima`."""
+
     @property
     def summary(self) -> ErrorSummary:
         """Errors pooled over all samples."""
@@ -117,6 +124,9 @@ class _Tally:
     kind: str = "float"
     rows: list[Rows] = field(default_factory=list)
     histogram: Counts = field(default_factory=lambda: np.zeros(HISTOGRAM_BUCKETS, np.int64))
+    channels: tuple[ChannelMaxima, ChannelMaxima] = field(
+        default_factory=lambda: (ChannelMaxima.empty(), ChannelMaxima.empty())
+    )
 
 
 def compare(reference: FrameSource, candidate: FrameSource) -> Comparison:
@@ -159,6 +169,8 @@ def compare(reference: FrameSource, candidate: FrameSource) -> Comparison:
             tally.kind = dtype_kind(frame.dtypes[name])
             tally.rows.append(_rows(frame, y, c))
             tally.histogram += error_histogram(y, c)
+            first, last = channel_maxima(*((y, c) if _is_per_sample(frame, y) else (y[np.newaxis], c[np.newaxis])))
+            tally.channels = tally.channels[0].merge(first), tally.channels[1].merge(last)
 
     return Comparison(
         structure=tuple(
@@ -174,7 +186,7 @@ def compare(reference: FrameSource, candidate: FrameSource) -> Comparison:
 def _close(name: str, tally: _Tally) -> OutputComparison:
     """Sort an output's rows, so that the order of frames leaves no trace."""
     rows = np.sort(np.concatenate(tally.rows), order="sample") if tally.rows else np.zeros(0, SAMPLE_ROW)
-    return OutputComparison(name=name, kind=tally.kind, rows=rows, histogram=tally.histogram)
+    return OutputComparison(name=name, kind=tally.kind, rows=rows, histogram=tally.histogram, channels=tally.channels)
 
 
 def _rows(frame: Frame, y: Array, c: Array) -> Rows:

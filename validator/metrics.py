@@ -7,6 +7,7 @@ depend on how the samples were cut into frames or in which order they came.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +129,84 @@ def histogram_quantile(histogram: Counts, share: float) -> float:
     if bucket == 0:
         return 0.0
     return float(np.uint32(((bucket + 1) << 16) - 1).view(np.float32))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelMaxima:
+    """Largest absolute error and largest absolute reference per index of one axis, over all samples.
+
+    Maxima merge exactly and in any order. They are kept apart for every channel because an output whose channels span
+    many orders of magnitude hides a dead small one from every number that is taken over all of them.
+    """
+
+    error: Floats
+    """Shape (channels,)."""
+    reference: Floats
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return the maxima of nothing."""
+        return cls(error=np.zeros(0), reference=np.zeros(0))
+
+    def merge(self, other: Self) -> Self:
+        """Return the maxima of both; where one has fewer channels, the other's stand alone."""
+        return type(self)(
+            error=_merge_maxima(self.error, other.error), reference=_merge_maxima(self.reference, other.reference)
+        )
+
+
+def _merge_maxima(a: Floats, b: Floats) -> Floats:
+    if len(a) < len(b):
+        a, b = b, a
+    return np.maximum(a, np.pad(b, (0, len(a) - len(b))))
+
+
+def channel_maxima(reference: Array, candidate: Array) -> tuple[ChannelMaxima, ChannelMaxima]:
+    """Measure the channels of a batch: the first dimension of a sample, and its last one.
+
+    Args:
+        reference: shape (samples, *output).
+        candidate: the same shape.
+
+    Returns:
+        Maxima per index of axis 1 and of the last axis, over elements finite on both sides; empty for scalar samples.
+        Where both are the same axis, the second is empty.
+    """
+    if reference.ndim < 2 or reference.size == 0:
+        return ChannelMaxima.empty(), ChannelMaxima.empty()
+    y, c = as_float64(reference), as_float64(candidate)
+    finite = np.isfinite(y) & np.isfinite(c)
+    y, c = np.where(finite, y, 0.0), np.where(finite, c, 0.0)
+    error, scale = np.abs(c - y), np.abs(y)
+
+    def over(axis: int) -> ChannelMaxima:
+        others = tuple(k for k in range(y.ndim) if k != axis)
+        return ChannelMaxima(error=error.max(axis=others), reference=scale.max(axis=others))
+
+    return over(1), over(y.ndim - 1) if y.ndim > 2 else ChannelMaxima.empty()
+
+
+TINY_CHANNEL = 2.0**-20
+"""Channels smaller than this share of the largest one are held against its roundoff: below that lies only dust."""
+
+
+def worst_channel(
+    candidate: ChannelMaxima, baseline: ChannelMaxima | None, *, unit_roundoff: float
+) -> tuple[float, int | None]:
+    """Return the largest ratio of any channel's error to its own noise floor, and that channel.
+
+        max over c of  max|c - y64|_c / max(max|b - y64|_c, u max|y64|_c, 2^-20 u max|y64|)
+
+    Channels that the baseline lacks have the roundoff alone as floor. (0, None) without channels; NaN where an error is.
+    """
+    if len(candidate.error) == 0:
+        return 0.0, None
+    floor = unit_roundoff * np.maximum(candidate.reference, TINY_CHANNEL * candidate.reference.max())
+    if baseline is not None:
+        floor = np.maximum(floor, np.pad(baseline.error, (0, max(0, len(floor) - len(baseline.error))))[: len(floor)])
+    ratios = np.divide(candidate.error, floor, out=np.where(candidate.error > 0, np.inf, 0.0), where=floor > 0)
+    worst = int(ratios.argmax())
+    return float(ratios[worst]), worst
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
