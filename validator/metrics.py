@@ -119,7 +119,7 @@ def error_histogram(reference: Array, candidate: Array) -> Counts:
 def histogram_quantile(histogram: Counts, share: float) -> float:
     """Return the upper edge of the bucket that holds the given quantile: at most 0.8 % too large, never too small.
 
-    NaN where nothing was counted.
+    What is below 2^-133, the first bucket, counts as zero. NaN where nothing was counted.
     """
     total = int(histogram.sum())
     if total == 0:
@@ -197,7 +197,7 @@ def worst_channel(
 
         max over c of  max|c - y64|_c / max(max|b - y64|_c, u max|y64|_c, 2^-20 u max|y64|)
 
-    Channels that the baseline lacks have the roundoff alone as floor. (0, None) without channels; NaN where an error is.
+    Channels that the baseline lacks have the roundoff alone as floor. (0, None) without channels.
     """
     if len(candidate.error) == 0:
         return 0.0, None
