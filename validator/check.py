@@ -126,7 +126,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         evidence, onnx = run.gather(request.backends, onnx)
         verify_unchanged(staged, onnx)
         progress.stage("judge", f"{len(evidence.backends)} backends")
-        decision = judge(policy, evidence)
+        decision = judge(policy, evidence, started.date())
         info = RunInfo(
             check_id=secrets.token_hex(8),
             created_utc=started.strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -7,6 +7,7 @@ within. Conditions are written `not (x <= limit)`, so that NaN blocks; what is m
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from enum import StrEnum
 from typing import assert_never
 
@@ -14,7 +15,15 @@ from validator.backends.catalog import BASELINE, REFERENCE, UNIT_ROUNDOFF, Backe
 from validator.backends.interface import ExportFacts, ModelFacts, RefusalKind
 from validator.compare import Comparison, OutputComparison, OutputVariety
 from validator.metrics import ErrorRatios, ErrorSummary, divide_by_floor, error_ratios
-from validator.policy import BATCH_DEPENDENCE_LIMIT, Limits, Policy
+from validator.policy import (
+    BATCH_DEPENDENCE_LIMIT,
+    WAIVER_DAYS_MAX,
+    WAIVER_DAYS_WARNED,
+    Limits,
+    Policy,
+    Waiver,
+    WaiverState,
+)
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 
 EXACT_KINDS = frozenset({"integer", "bool"})
@@ -31,9 +40,13 @@ class Verdict(StrEnum):
 
 
 class Status(StrEnum):
-    """What one finding says. Three marks, never mixed, and a fourth for what must not be touched at all."""
+    """What one finding says. Three marks, never mixed, and a fourth for what must not be touched at all.
+
+    `waived` is exceeded, and does not block because somebody answers for it until a date.
+    """
 
     WITHIN = "within"
+    WAIVED = "waived"
     EXCEEDED = "exceeded"
     NOT_MEASURED = "not measured"
     REFUSED = "refused"
@@ -55,6 +68,7 @@ class Check(StrEnum):
     BATCH = "batch-invariance"
     EVIDENCE = "evidence"
     BUDGET = "budget"
+    WAIVER = "waiver"
     POWER = "power"
 
 
@@ -74,6 +88,8 @@ class Finding:
     sample: int | None = None
     """The worst sample, or the first one where it shows."""
     hint: str | None = None
+    waiver: Waiver | None = None
+    """Who answers for a finding, and until when; of one about a waiver, that waiver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +157,14 @@ class Decision:
     warnings: tuple[Caution, ...] = ()
 
 
-def judge(policy: Policy, evidence: Evidence) -> Decision:
-    """Judge all evidence. Collects every finding before deciding anything."""
+def judge(policy: Policy, evidence: Evidence, today: date | None = None) -> Decision:
+    """Judge all evidence. Collects every finding before deciding anything.
+
+    Args:
+        policy: decides.
+        evidence: all that is known.
+        today: on which the policy's waivers count or not; None: no waiver counts.
+    """
     findings = [
         *_judge_model(evidence),
         *_judge_calibration(policy, evidence),
@@ -151,11 +173,12 @@ def judge(policy: Policy, evidence: Evidence) -> Decision:
     for backend in evidence.backends:
         findings += _judge_backend(policy, evidence, backend)
     findings.append(_judge_control(evidence.control))
+    findings = _apply_waivers(policy.waiver, findings, today)
     required = frozenset(policy.required) | {b.row.name for b in evidence.backends}
     return Decision(
         verdict=decide(findings, required),
         findings=tuple(findings),
-        warnings=tuple(_warnings(policy, evidence, findings)),
+        warnings=tuple(_warnings(policy, evidence, findings, today)),
     )
 
 
@@ -185,7 +208,7 @@ def decide(findings: Sequence[Finding], required: frozenset[str]) -> Verdict:
         return Verdict.REFUSED
     if Status.EXCEEDED in statuses:
         return Verdict.FAIL
-    if statuses != {Status.WITHIN} or not _is_complete(findings, required):
+    if not statuses <= {Status.WITHIN, Status.WAIVED} or not _is_complete(findings, required):
         return Verdict.INCONCLUSIVE
     return Verdict.PASS
 
@@ -658,7 +681,7 @@ def _judge_control(control: Control | None) -> Finding:
     )
 
 
-def _warnings(policy: Policy, evidence: Evidence, findings: Sequence[Finding]) -> Iterator[Caution]:
+def _warnings(policy: Policy, evidence: Evidence, findings: Sequence[Finding], today: date | None) -> Iterator[Caution]:
     """Say what a reader should know, whatever the verdict."""
     for name, variety in evidence.variety.items():
         if variety.weakness and not all(v.weakness for v in evidence.variety.values()):
@@ -682,6 +705,7 @@ def _warnings(policy: Policy, evidence: Evidence, findings: Sequence[Finding]) -
             names = ", ".join(backend.main.unattributed)
             yield Caution(code="batch", message=f"{backend.row.name}: outputs {names} belong to no single sample")
     yield from _ill_conditioned(evidence)
+    yield from _warn_of_waivers(policy.waiver, findings, today)
     if policy.formats.pickle:
         yield Caution(code="sandbox", message="the policy admits pickles and no sandbox holds the worker")
 
@@ -703,3 +727,74 @@ def _ill_conditioned(evidence: Evidence) -> Iterator[Caution]:
                     code="ill-conditioned",
                     message=f"output {output.name}: eager fp32 itself is {share:.1%} of the RMS away from fp64",
                 )
+
+
+# --- Waivers --------------------------------------------------------------------------------------------------
+
+
+def _apply_waivers(waivers: Sequence[Waiver], findings: Sequence[Finding], today: date | None) -> list[Finding]:
+    """Mark exceeded findings that a valid waiver names; say of the others why they do not count.
+
+    What is refused or not measured stays as it is, whatever a waiver says.
+    """
+    marked = list(findings)
+    states = {waiver: None if today is None else waiver.state(today) for waiver in waivers}
+    # Those that count first: one that has expired says nothing where another took its place.
+    for waiver in sorted(waivers, key=lambda w: states[w] is not WaiverState.VALID):
+        named = [i for i, finding in enumerate(marked) if _is_named(waiver, finding)]
+        if states[waiver] is WaiverState.VALID:
+            for i in named:
+                marked[i] = replace(marked[i], status=Status.WAIVED, waiver=waiver)
+        elif named:
+            marked.append(_without_effect(waiver, states[waiver]))
+    return marked
+
+
+def _is_named(waiver: Waiver, finding: Finding) -> bool:
+    """Whether a waiver is about an exceeded finding."""
+    return (
+        finding.status is Status.EXCEEDED
+        and finding.check.value == waiver.check
+        and finding.backend == waiver.backend
+        and waiver.output in (None, finding.output)
+    )
+
+
+def _without_effect(waiver: Waiver, state: WaiverState | None) -> Finding:
+    """Say why a waiver does not count: a finding of its own, beside the one that stays exceeded."""
+    match state:
+        case WaiverState.EXPIRED:
+            why = f"expired on {waiver.expires}"
+        case WaiverState.TOO_LONG:
+            why = f"lasts until {waiver.expires}, more than {WAIVER_DAYS_MAX} days from now, and does not count"
+        case WaiverState.VALID | None:
+            why = "does not count: today's date is not known"
+        case _:
+            assert_never(state)
+    return Finding(
+        check=Check.WAIVER,
+        status=Status.EXCEEDED,
+        message=f"the waiver of {waiver.title} by {waiver.owner} {why}",
+        backend=waiver.backend,
+        output=waiver.output,
+        hint="mend the backend, or have the waiver given anew where the policy is protected",
+        waiver=waiver,
+    )
+
+
+def _warn_of_waivers(waivers: Sequence[Waiver], findings: Sequence[Finding], today: date | None) -> Iterator[Caution]:
+    """Name every waiver that was used, with owner and end, and every one that nothing needed."""
+    used = [f.waiver for f in findings if f.status is Status.WAIVED]
+    without_effect = [f.waiver for f in findings if f.check is Check.WAIVER]
+    for waiver in waivers:
+        if waiver in used:
+            left = (waiver.expires - today).days if today is not None else 0
+            soon = f" ({left} days left)" if left <= WAIVER_DAYS_WARNED else ""
+            count = used.count(waiver)
+            yield Caution(
+                code="waived",
+                message=f"{waiver.title}: {count} {'finding' if count == 1 else 'findings'} waived by {waiver.owner}, "
+                f"until {waiver.expires}{soon}: {waiver.reason}",
+            )
+        elif waiver not in without_effect:
+            yield Caution(code="waiver", message=f"the waiver of {waiver.title} by {waiver.owner} waives nothing")

@@ -6,6 +6,8 @@ that cannot be understood to the last key is an error, because a misspelt limit 
 
 import tomllib
 from collections.abc import Mapping
+from datetime import date, timedelta
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
@@ -25,6 +27,8 @@ from validator.errors import BackendError, PolicyError
 from validator.manifest import digest_of
 
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Words = Annotated[str, Field(pattern=r"\S")]
+"""Text that says something."""
 
 
 class Strict(BaseModel):
@@ -86,6 +90,47 @@ class Budget(Strict):
         return Limits(**(Limits.from_ratio(self.error_ratio).model_dump() | given))
 
 
+WAIVER_DAYS_MAX = 180
+"""A waiver that lasts longer is a budget, and has to be one."""
+
+WAIVER_DAYS_WARNED = 14
+"""So many days before its end a waiver is warned about."""
+
+
+class WaiverState(StrEnum):
+    """How a waiver stands on a day."""
+
+    VALID = "valid"
+    EXPIRED = "expired"
+    TOO_LONG = "too long"
+
+
+class Waiver(Strict):
+    """Somebody's word that one check of one backend may be exceeded for a while."""
+
+    check: Literal["error-ratio", "repeatability", "batch-invariance", "exact", "non-finite", "contract"]
+    """Only what says that outputs differ; what was not measured or is not safe cannot be waived."""
+    backend: str
+    output: str | None = None
+    """None: whatever output it is."""
+    owner: Words
+    reason: Words
+    ticket: Words | None = None
+    expires: date
+    """Its last day, in UTC."""
+
+    def state(self, today: date) -> WaiverState:
+        """Say whether it counts on a day."""
+        if today > self.expires:
+            return WaiverState.EXPIRED
+        return WaiverState.TOO_LONG if self.expires > today + timedelta(days=WAIVER_DAYS_MAX) else WaiverState.VALID
+
+    @property
+    def title(self) -> str:
+        """Which check of what it is about."""
+        return f"{self.check} of {self.backend}" + (f", output {self.output}" if self.output is not None else "")
+
+
 class Formats(Strict):
     """Which model formats may be opened at all."""
 
@@ -116,6 +161,27 @@ class Checks(Strict):
     """`if-dynamic` admits a program that accepts one batch size only; it is then reported, not measured."""
 
 
+class VariantRatio(Strict):
+    """What one healthy run was measured at."""
+
+    backend: str
+    """Whose budget it is about."""
+    output: str
+    variant: str
+    """What was another: `as it is`, a knob with its value, a number of threads."""
+    error_ratio: Annotated[float, Field(ge=0)]
+    """The K that it needs; see `calibrate`."""
+
+
+class Provenance(Strict):
+    """Where measured budgets come from. For people: it decides nothing and does not count for the digest."""
+
+    tool: str
+    created_utc: str
+    command: tuple[str, ...] = Field(default=(), strict=False)
+    variant: tuple[VariantRatio, ...] = Field(default=(), strict=False)
+
+
 class Calibration(Strict):
     """What the budgets were measured on. Anything else than this makes them stale, which blocks."""
 
@@ -123,6 +189,7 @@ class Calibration(Strict):
     golden: str | None = None
     environment: dict[str, dict[str, str]] = {}
     """Backend -> fingerprint key -> value."""
+    provenance: Provenance | None = None
 
     @model_validator(mode="after")
     def _bind_to_something(self) -> Self:
@@ -151,6 +218,7 @@ class Policy(Strict):
     backends: dict[str, dict[str, Any]] = {}
     """Rows of the user's own: `like` names a row to start from, every other key is a knob."""
     budget: tuple[Budget, ...] = Field(default=(), strict=False)
+    waiver: tuple[Waiver, ...] = Field(default=(), strict=False)
     calibration: Calibration | None = None
 
     @model_validator(mode="after")
@@ -175,6 +243,7 @@ class Policy(Strict):
             if (key := (budget.backend, budget.output)) in seen:
                 raise ValueError(f"two budgets for {budget.backend}, output {budget.output or 'any'}")
             seen.add(key)
+        _check_waivers(self.waiver, rows)
         return self
 
     @property
@@ -200,8 +269,8 @@ class Policy(Strict):
 
     @property
     def digest(self) -> str:
-        """`sha256:<hex>` of what the policy says, defaults included; comments and layout do not count."""
-        return digest_of(self.model_dump(mode="json"))
+        """`sha256:<hex>` of what decides, defaults included; comments, layout and provenance do not count."""
+        return digest_of(self.model_dump(mode="json", exclude={"calibration": {"provenance"}}))
 
     def limits_for(self, row: Backend, output: str) -> Limits:
         """Return the limits of one backend's output: its own budget, the backend's, or the class's default."""
@@ -209,7 +278,28 @@ class Policy(Strict):
         for key in ((row.name, output), (row.name, None)):
             if key in budgets:
                 return budgets[key]
-        return Limits.from_ratio(DEFAULT_RATIO_FLOOR if row.baseline is None else DEFAULT_RATIO[row.precision])
+        return default_limits(row)
+
+
+def default_limits(row: Backend) -> Limits:
+    """Return the limits of a row's precision class, for where nothing was calibrated."""
+    return Limits.from_ratio(DEFAULT_RATIO_FLOOR if row.baseline is None else DEFAULT_RATIO[row.precision])
+
+
+def _check_waivers(waivers: tuple[Waiver, ...], rows: dict[str, Backend]) -> None:
+    """Require that every waiver is about a candidate, and no two about the same.
+
+    Raises:
+        ValueError: about a measure, or twice.
+        BackendError: there is no such row.
+    """
+    seen: set[tuple[str, str, str | None]] = set()
+    for waiver in waivers:
+        if find_backend(waiver.backend, rows).name in (REFERENCE, BASELINE):
+            raise ValueError(f"{waiver.backend} has no waiver: it is the measure, not a candidate")
+        if (key := (waiver.check, waiver.backend, waiver.output)) in seen:
+            raise ValueError(f"two waivers of {waiver.title}")
+        seen.add(key)
 
 
 def _check_baseline(row: Backend, rows: Mapping[str, Backend]) -> None:

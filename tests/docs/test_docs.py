@@ -30,6 +30,7 @@ from validator.policy import (
     Checks,
     Formats,
     Policy,
+    Waiver,
     WorkerLimits,
     parse_policy,
 )
@@ -104,15 +105,24 @@ def test_every_policy_in_the_documentation_can_be_used(page: Path, text: str) ->
 
 def test_every_key_of_the_policy_is_documented() -> None:
     sections = {Policy: "top level", Formats: "formats", Checks: "checks", WorkerLimits: "worker", Budget: "budget"}
+    sections |= {Waiver: "waiver"}
     documented = {
         word.removeprefix("environment.") for rows in tables(POLICY_PAGE) for word in words_of([row[0] for row in rows])
     }
-    nested = {"formats", "checks", "worker", "backends", "budget", "calibration", "environment"}
+    nested = {"formats", "checks", "worker", "backends", "budget", "waiver", "calibration", "environment"}
     for model in (*sections, Calibration, Backend):
         missing = set(model.model_fields) - documented - nested - {"name"}
         assert not missing, f"{model.__name__}: {missing}"
     text = POLICY_PAGE.read_text(encoding="utf-8")
-    for section in ("[formats]", "[checks]", "[worker]", "[[budget]]", "[backends.NAME]", "[calibration]"):
+    for section in (
+        "[formats]",
+        "[checks]",
+        "[worker]",
+        "[[budget]]",
+        "[[waiver]]",
+        "[backends.NAME]",
+        "[calibration]",
+    ):
         assert f"## `{section}`" in text
 
 
@@ -123,7 +133,7 @@ def test_every_key_of_the_policy_is_documented() -> None:
 )
 def test_documented_defaults_are_the_defaults(model: type[Any], key: str) -> None:
     default = model.model_fields[key].default
-    if key in ("required", "formats", "checks", "worker", "backends", "budget", "calibration"):
+    if key in ("required", "formats", "checks", "worker", "backends", "budget", "waiver", "calibration"):
         return  # told in words, or a section of its own
     own = [rows for rows in tables(POLICY_PAGE) if rows[0][:2] == ["key", "default"]]
     shown = [row[1] for rows in own for row in rows if row[0] == f"`{key}`"]

@@ -12,7 +12,7 @@ from validator.judge import Check, Status, Verdict
 from validator.report.groups import Group, describe_group, group_findings, repeat_command
 from validator.report.headline import describe_measured, largest_ratio
 from validator.report.markdown import code, escape, link
-from validator.report.model import OutputRecord, VerdictDocument
+from validator.report.model import FindingRecord, OutputRecord, VerdictDocument
 from validator.report.numbers import format_measured
 from validator.report.text import clean, enumerate_names, short_digest
 
@@ -23,7 +23,13 @@ KEY_LIMIT = 200
 """MLflow takes 250."""
 
 _SIGNS = {Verdict.PASS: "✓", Verdict.FAIL: "✗", Verdict.INCONCLUSIVE: "?", Verdict.REFUSED: "⊘"}
-_STATUS_SIGNS = {Status.WITHIN: "✓", Status.EXCEEDED: "✗", Status.NOT_MEASURED: "?", Status.REFUSED: "⊘"}
+_STATUS_SIGNS = {
+    Status.WITHIN: "✓",
+    Status.WAIVED: "~",
+    Status.EXCEEDED: "✗",
+    Status.NOT_MEASURED: "?",
+    Status.REFUSED: "⊘",
+}
 
 
 # --- Numbers ------------------------------------------------------------------------------------------------------
@@ -138,6 +144,8 @@ def _block_link(document: VerdictDocument, report_uri: str) -> str:
 def _bullets(document: VerdictDocument) -> Iterator[str]:
     for group in group_findings(document):
         yield f"- {_STATUS_SIGNS[group.status]} {group.status.value}: {_bullet_text(group)}"
+    for text in dict.fromkeys(_waived_text(f) for f in document.findings if f.status is Status.WAIVED):
+        yield f"- {_STATUS_SIGNS[Status.WAIVED]} waived: {text}"
     if (closest := largest_ratio(document, Status.WITHIN)) is not None:
         within = dict.fromkeys(
             f.backend
@@ -148,6 +156,14 @@ def _bullets(document: VerdictDocument) -> Iterator[str]:
         if names := [name for name in within if name not in out]:
             closest_text = escape(describe_measured(closest))
             yield f"- {_STATUS_SIGNS[Status.WITHIN]} within: {escape(enumerate_names(names))}, closest {closest_text}"
+
+
+def _waived_text(finding: FindingRecord) -> str:
+    """Say what is exceeded, who answers for it and until when."""
+    what = f"{escape(finding.check)} of {escape(clean(finding.backend or 'the run'))}"
+    where = f", output {code(finding.output)}" if finding.output is not None else ""
+    waiver = finding.waiver
+    return what + where + (f", {escape(clean(waiver.owner))} until {escape(waiver.expires)}" if waiver else "")
 
 
 def _bullet_text(group: Group) -> str:

@@ -24,7 +24,7 @@ from validator.judge import (
     noise_floors,
 )
 from validator.metrics import ErrorSummary, cosine, divide_by_floor, error_ratios, histogram_quantile
-from validator.policy import Limits, Policy
+from validator.policy import Limits, Policy, Waiver
 from validator.report import model as m
 from validator.report.headline import write_headline
 from validator.subject import OnnxFile, Program, StagedModel
@@ -188,9 +188,18 @@ def _findings(findings: tuple[Finding, ...], golden: GoldenDataset) -> tuple[m.F
                 sample_id=_sample_id(golden, finding.sample),
                 message=finding.message,
                 hint=finding.hint,
+                waiver=_waiver(finding.waiver),
             )
         )
     return tuple(records)
+
+
+def _waiver(waiver: Waiver | None) -> m.WaiverRecord | None:
+    if waiver is None:
+        return None
+    return m.WaiverRecord(
+        owner=waiver.owner, reason=waiver.reason, ticket=waiver.ticket, expires=waiver.expires.isoformat()
+    )
 
 
 def _sample_id(golden: GoldenDataset, sample: int | None) -> str | None:

@@ -61,7 +61,7 @@ def group_findings(document: VerdictDocument) -> list[Group]:
     """Return the groups that block, strongest first, and within a strength in the order of the checks."""
     groups: dict[tuple[object, ...], list[FindingRecord]] = {}
     for finding in document.findings:
-        if finding.status is not Status.WITHIN:
+        if finding.status not in (Status.WITHIN, Status.WAIVED):
             groups.setdefault(_key(finding), []).append(finding)
     made = [
         Group(check=fs[0].check, status=fs[0].status, output=fs[0].output, findings=tuple(fs)) for fs in groups.values()

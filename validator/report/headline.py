@@ -23,7 +23,10 @@ def _facts(document: VerdictDocument) -> str:
     match document.verdict:
         case Verdict.PASS:
             names = [b.name for b in document.backends if b.name != REFERENCE]
-            text = f"{count[Status.WITHIN]:,} of {total} findings within on {len(names)} of {len(names)} backends"
+            waived = f" and {count[Status.WAIVED]:,} waived" if count[Status.WAIVED] else ""
+            text = (
+                f"{count[Status.WITHIN]:,} of {total} findings within{waived} on {len(names)} of {len(names)} backends"
+            )
             closest = largest_ratio(document, Status.WITHIN)
             return f"{text}, closest {describe_measured(closest)}" if closest else text
         case Verdict.FAIL:

@@ -290,6 +290,16 @@ class BackendRecord(Part):
     batches: tuple[BatchRecord, ...]
 
 
+class WaiverRecord(Part):
+    """Who answers for an exceeded finding, and until when."""
+
+    owner: str
+    reason: str
+    ticket: str | None
+    expires: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    """Its last day, in UTC."""
+
+
 class FindingRecord(Part):
     """One thing that was looked at, and how it stands."""
 
@@ -306,6 +316,7 @@ class FindingRecord(Part):
     sample_id: str | None
     message: str
     hint: str | None
+    waiver: WaiverRecord | None = None
 
 
 class WarningRecord(Part):

@@ -26,7 +26,7 @@ NONE = "-"
 
 Row = tuple[str, ...]
 
-_STRONGEST = (Status.REFUSED, Status.EXCEEDED, Status.NOT_MEASURED, Status.WITHIN)
+_STRONGEST = (Status.REFUSED, Status.EXCEEDED, Status.NOT_MEASURED, Status.WAIVED, Status.WITHIN)
 
 
 def backend_table(document: VerdictDocument, *, width: int, outputs_max: int) -> list[str]:

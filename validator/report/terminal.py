@@ -37,7 +37,14 @@ LABEL_WIDTH = 12
 WIDTH_MIN = 40
 
 _WORDS = {Status.REFUSED: "refused", Status.EXCEEDED: "fail", Status.NOT_MEASURED: "inconclusive"}
-_STYLES = {"fail": "1;31", "exceeded": "1;31", "inconclusive": "33", "not measured": "33", "refused": "7"}
+_STYLES = {
+    "fail": "1;31",
+    "exceeded": "1;31",
+    "inconclusive": "33",
+    "not measured": "33",
+    "refused": "7",
+    "waived": "33",
+}
 """ANSI: bold red, yellow, reverse. Colour repeats what the words say."""
 
 
@@ -118,7 +125,7 @@ def _paint_statuses(lines: list[str], style: Style) -> list[str]:
     """Colour the last cell of each row of the table."""
     painted: list[str] = []
     for line in lines:
-        word = next((w for w in ("exceeded", "not measured", "refused") if line.endswith("  " + w)), None)
+        word = next((w for w in ("exceeded", "not measured", "refused", "waived") if line.endswith("  " + w)), None)
         painted.append(line[: -len(word)] + style.paint(word) if word else line)
     return painted
 
@@ -145,7 +152,7 @@ def _also_within(document: VerdictDocument, style: Style) -> list[str]:
     if sizes:
         more[Check.BATCH] = f" {' '.join(map(str, sizes))} against {document.policy.batch_size}"
     shown = (Check.ERROR_RATIO, Check.POWER, Check.REPEATABILITY, Check.EVIDENCE)
-    looked_at = {f.check for f in document.findings}
+    looked_at = {f.check for f in document.findings} - {f.check for f in document.findings if f.waiver is not None}
     names = [f"{check}{more.get(check, '')}" for check in Check if check in looked_at and check not in shown]
     return style.labelled("also within", ", ".join(names))
 
