@@ -63,9 +63,26 @@ def test_one_bad_element_in_a_large_tensor_fails() -> None:
     )
     decision = judge(CPU, evidence(backends=rows))
     exceeded = [f.metric for f in decision.findings if f.status is Status.EXCEEDED]
-    assert exceeded == ["error ratio, worst element"]
+    assert exceeded == ["error ratio, worst element", "error ratio, worst channel"]
     worst = next(f for f in decision.findings if f.status is Status.EXCEEDED)
     assert worst.sample == 5
+
+
+def test_a_dead_channel_below_every_pooled_number_fails() -> None:
+    scales = np.array([1e5] * 9 + [1e-6])
+    y = scores() * scales
+    baseline, candidate = (y * (1 + noisy(np.zeros_like(y), 1e-7, seed=s)) for s in (2, 3))
+    candidate[:, 9] = 0.0
+    reference = frames({"output": y})
+    rows = (
+        backend_evidence(REFERENCE, reference, reference),
+        backend_evidence("eager-cpu", reference, frames({"output": baseline})),
+        backend_evidence("onnxruntime-cpu", reference, frames({"output": candidate})),
+    )
+    decision = judge(CPU, evidence(backends=rows))
+    (found,) = (f for f in decision.findings if f.status is Status.EXCEEDED)
+    assert found.metric == "error ratio, worst channel"
+    assert "channel 9" in found.message
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -389,4 +406,6 @@ def test_nan_on_both_sides_everywhere_is_never_within() -> None:
     nan = frames({"output": np.full((16, 10), np.nan)})
     decision = judge(CPU, with_backend("onnxruntime-cpu", main=compare(nan, nan)))
     assert decision.verdict is Verdict.FAIL
-    assert all(math.isnan(f.measured or 0) for f in findings_of(decision, Check.ERROR_RATIO))
+    ratios = [f for f in findings_of(decision, Check.ERROR_RATIO) if f.metric != "error ratio, worst channel"]
+    assert len(ratios) == 4
+    assert all(math.isnan(f.measured or 0) for f in ratios)

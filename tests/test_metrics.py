@@ -175,6 +175,14 @@ def test_a_dead_small_channel_is_seen_where_every_pooled_number_is_blind() -> No
     assert pooled.element < 3
 
 
+def test_a_probability_that_is_flushed_to_zero_is_no_dead_channel() -> None:
+    y = np.array([[0.9, 2e-9], [0.7, 3e-9]])
+    c = y.copy()
+    c[:, 1] = 0.0
+    ratio, _ = worst_channel(channel_maxima(y, c)[0], channel_maxima(y, y)[0], unit_roundoff=U32)
+    assert ratio < 1
+
+
 @given(st.integers(1, 5), st.integers(1, 8), st.integers(0, 10**6))
 def test_healthy_noise_stays_far_below_three_times_the_default_limit_in_every_channel(
     channels: int, samples: int, seed: int

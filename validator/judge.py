@@ -4,6 +4,7 @@ Starts inconclusive. `decide` alone can return `pass`, and only when every findi
 within. Conditions are written `not (x <= limit)`, so that NaN blocks; what is missing is never within.
 """
 
+import math
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import assert_never
 from validator.backends.catalog import BASELINE, REFERENCE, UNIT_ROUNDOFF, Backend, expected_settings
 from validator.backends.interface import ExportFacts, ModelFacts, RefusalKind
 from validator.compare import Comparison, OutputComparison, OutputVariety
-from validator.metrics import ErrorRatios, ErrorSummary, divide_by_floor, error_ratios
+from validator.metrics import ErrorRatios, ErrorSummary, divide_by_floor, error_ratios, worst_channel
 from validator.policy import (
     BATCH_DEPENDENCE_LIMIT,
     WAIVER_DAYS_MAX,
@@ -558,12 +559,18 @@ def baseline_summary(evidence: Evidence, row: Backend, output: str) -> ErrorSumm
     return _own_summary(evidence, row.baseline, output) if row.baseline else None
 
 
+def _own_output(evidence: Evidence, name: str, output: str) -> OutputComparison | None:
+    """Return a backend's comparison with the reference for one output."""
+    for backend in evidence.backends:
+        if backend.row.name == name and backend.main is not None:
+            return backend.main.outputs.get(output)
+    return None
+
+
 def _own_summary(evidence: Evidence, name: str, output: str) -> ErrorSummary | None:
     """Return a backend's errors against the reference for one output."""
-    for backend in evidence.backends:
-        if backend.row.name == name and backend.main is not None and output in backend.main.outputs:
-            return backend.main.outputs[output].summary
-    return None
+    found = _own_output(evidence, name, output)
+    return None if found is None else found.summary
 
 
 def _judge_structure(evidence: Evidence, backend: BackendEvidence, main: Comparison) -> Iterator[Finding]:
@@ -637,6 +644,33 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
         unit_roundoff=UNIT_ROUNDOFF[row.precision],
     )
     yield from judge_ratios(row, output.name, ratios, policy.limits_for(row, output.name), summary)
+    if row.baseline is not None:
+        yield _judge_channels(policy, evidence, row, output)
+
+
+def _judge_channels(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Finding:
+    """Hold the worst channel against its own noise floor. Only a baseline knows what that is."""
+    baseline = _own_output(evidence, row.baseline or "", output.name)
+    floors = baseline.channels if baseline is not None else (None, None)
+    ratios = [
+        worst_channel(own, floor, unit_roundoff=UNIT_ROUNDOFF[row.precision])
+        for own, floor in zip(output.channels, floors, strict=True)
+    ]
+    # NaN is never the largest of anything: put it first.
+    measured, channel = max(ratios, key=lambda pair: (math.isnan(pair[0]), pair[0]))
+    limit = policy.limits_for(row, output.name).error_ratio_channel
+    within = measured <= limit
+    where = "it has no channels" if channel is None else f"channel {channel}"
+    return Finding(
+        check=Check.ERROR_RATIO,
+        status=Status.WITHIN if within else Status.EXCEEDED,
+        message=f"error ratio of {row.name} ({row.precision}) in its worst channel: {where}",
+        backend=row.name,
+        output=output.name,
+        metric="error ratio, worst channel",
+        measured=measured,
+        limit=limit,
+    )
 
 
 def judge_ratios(

@@ -142,6 +142,8 @@ class ChannelMaxima:
     error: Floats
     """Shape (channels,)."""
     reference: Floats
+    is_share: bool = True
+    """Whether every reference value lies in 0..1, as probabilities do."""
 
     @classmethod
     def empty(cls) -> Self:
@@ -151,7 +153,9 @@ class ChannelMaxima:
     def merge(self, other: Self) -> Self:
         """Return the maxima of both; where one has fewer channels, the other's stand alone."""
         return type(self)(
-            error=_merge_maxima(self.error, other.error), reference=_merge_maxima(self.reference, other.reference)
+            error=_merge_maxima(self.error, other.error),
+            reference=_merge_maxima(self.reference, other.reference),
+            is_share=self.is_share and other.is_share,
         )
 
 
@@ -178,10 +182,11 @@ def channel_maxima(reference: Array, candidate: Array) -> tuple[ChannelMaxima, C
     finite = np.isfinite(y) & np.isfinite(c)
     y, c = np.where(finite, y, 0.0), np.where(finite, c, 0.0)
     error, scale = np.abs(c - y), np.abs(y)
+    is_share = bool(y.min() >= 0 and y.max() <= 1)
 
     def over(axis: int) -> ChannelMaxima:
         others = tuple(k for k in range(y.ndim) if k != axis)
-        return ChannelMaxima(error=error.max(axis=others), reference=scale.max(axis=others))
+        return ChannelMaxima(error=error.max(axis=others), reference=scale.max(axis=others), is_share=is_share)
 
     return over(1), over(y.ndim - 1) if y.ndim > 2 else ChannelMaxima.empty()
 
@@ -197,11 +202,14 @@ def worst_channel(
 
         max over c of  max|c - y64|_c / max(max|b - y64|_c, u max|y64|_c, 2^-20 u max|y64|)
 
-    Channels that the baseline lacks have the roundoff alone as floor. (0, None) without channels.
+    Shares, such as probabilities, have a scale of their own: a class that is never likely may be flushed to zero, so
+    the last term is u max|y64| there. Channels that the baseline lacks have the roundoff alone as floor.
+    (0, None) without channels.
     """
     if len(candidate.error) == 0:
         return 0.0, None
-    floor = unit_roundoff * np.maximum(candidate.reference, TINY_CHANNEL * candidate.reference.max())
+    dust = 1.0 if candidate.is_share else TINY_CHANNEL
+    floor = unit_roundoff * np.maximum(candidate.reference, dust * candidate.reference.max())
     if baseline is not None:
         floor = np.maximum(floor, np.pad(baseline.error, (0, max(0, len(floor) - len(baseline.error))))[: len(floor)])
     ratios = np.divide(candidate.error, floor, out=np.where(candidate.error > 0, np.inf, 0.0), where=floor > 0)

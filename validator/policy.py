@@ -44,6 +44,7 @@ class Limits(Strict):
     error_ratio_p99: Limit
     error_ratio_max: Limit
     error_ratio_element: Limit
+    error_ratio_channel: Limit
 
     @classmethod
     def from_ratio(cls, error_ratio: float) -> Self:
@@ -56,6 +57,7 @@ class Limits(Strict):
             error_ratio_p99=1.5 * error_ratio,
             error_ratio_max=1.5 * error_ratio,
             error_ratio_element=2 * error_ratio,
+            error_ratio_channel=3 * error_ratio,
         )
 
 
@@ -82,6 +84,7 @@ class Budget(Strict):
     error_ratio_p99: Limit | None = None
     error_ratio_max: Limit | None = None
     error_ratio_element: Limit | None = None
+    error_ratio_channel: Limit | None = None
 
     @property
     def limits(self) -> Limits:
