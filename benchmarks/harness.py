@@ -1,0 +1,191 @@
+"""The gate's own judgement in one process: the same plan, jobs, frames, comparison and judge, and no worker in between.
+
+`check_files` is `validator check` without a registry, a report and processes, so it takes about a second. Only what a
+process is for goes missing: a crash takes this process along, and a model that keeps state outside itself keeps it.
+"""
+
+import io
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from validator.check import Run
+from validator.golden.dataset import GoldenDataset
+from validator.judge import Decision, Evidence, judge
+from validator.manifest import measure_folder
+from validator.policy import Policy
+from validator.subject import OnnxFile, OnnxOrigin, Program, ProgramFormat, StagedModel, Subject
+from validator.worker.child import do_job
+from validator.worker.intake import Intake
+from validator.worker.launch import Ended, conclude
+from validator.worker.outcome import Outcome
+from validator.worker.protocol import ExportJob, Job, ProtocolError
+from validator.worker.warm import WarmSpec
+
+if TYPE_CHECKING:
+    from validator.executors.local import LocalExecutor
+
+SPOOL_LIMIT_BYTES = 1 << 33
+THREADS = 1
+
+
+class InProcessExecutor:
+    """Does jobs here and now, with everything that a worker and the parent's end of its pipe do to them."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._jobs: list[Job] = []
+        self._done = 0
+
+    def prepare(self, specs: Sequence[WarmSpec]) -> None:
+        """Nothing is ever started before its turn."""
+
+    def dismiss(self, spec: WarmSpec) -> None:
+        """Nothing was prepared."""
+
+    def submit(self, job: Job) -> None:
+        """Take a job. Exports come first: torch.export does not work beside a session's switches."""
+        self._jobs.insert(0 if isinstance(job, ExportJob) else len(self._jobs), job)
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Do one job after another; more may be submitted in between."""
+        while self._jobs:
+            self._done += 1
+            yield do_here(self._jobs.pop(0), self._scratch / f"frames-{self._done}")
+
+
+def do_here(job: Job, frames: Path) -> Outcome:
+    """Do one job and conclude what became of it from what it said, as the parent of a worker would.
+
+    Args:
+        job: any job of the gate.
+        frames: new file for what it sends.
+    """
+    stream = io.BytesIO()
+    status, tail = 0, ""
+    try:
+        with restored_switches():
+            do_job(job, stream)
+    except Exception as error:  # noqa: BLE001 - in a worker it would end the process, and with the same words
+        status, tail = 1, f"{type(error).__name__}: {error}"
+    with frames.open("xb") as spool:
+        intake = Intake(job, spool, spool_limit_bytes=SPOOL_LIMIT_BYTES)
+        violation = None
+        try:
+            if said := stream.getvalue():
+                intake.feed(said)
+            intake.check_end()
+        except ProtocolError as error:
+            violation = str(error)
+    return conclude(
+        job, intake, Ended(exit_status=status, violation=violation), spool=frames, limit_s=0.0, log_tail=tail
+    )
+
+
+def _precision_switches() -> list[tuple[Any, str]]:
+    """List the switches that sessions set, as (holder, attribute)."""
+    backends: Any = torch.backends
+    return [
+        (backends.cuda.matmul, "fp32_precision"),
+        *((getattr(backends.cudnn, name), "fp32_precision") for name in ("conv", "rnn")),
+        *((getattr(backends.mkldnn, name), "fp32_precision") for name in ("matmul", "conv", "rnn")),
+        *((backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
+    ]
+
+
+@contextmanager
+def restored_switches() -> Iterator[None]:
+    """Put back whatever a job, or its model, does to torch as a whole: elsewhere each has a process of its own."""
+    switches = _precision_switches()
+    before = [getattr(holder, name) for holder, name in switches]
+    forced, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    dtype = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        for (holder, name), value in zip(switches, before, strict=True):
+            setattr(holder, name, value)
+        torch.use_deterministic_algorithms(forced)
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What the gate said, and what it said it of."""
+
+    policy: Policy
+    evidence: Evidence
+    decision: Decision
+    onnx: Path | None
+    """The file that was validated; exported here where none was given."""
+
+
+def check_files(
+    policy: Policy,
+    program: Path,
+    golden: GoldenDataset,
+    scratch: Path,
+    *,
+    onnx: Path | None = None,
+    model_format: ProgramFormat = ProgramFormat.EXPORTED,
+    extra: Sequence[str] = (),
+) -> Checked:
+    """Check a program, and an ONNX file if there is one, as the gate does.
+
+    Args:
+        policy: what is required.
+        program: the model file, alone in its folder.
+        golden: the inputs.
+        scratch: existing, empty folder.
+        onnx: alone in its folder, but for its data; None: the gate exports one.
+        model_format: of the program.
+        extra: backends added to the required ones.
+    """
+    run = Run(
+        policy=policy if policy.worker.threads else _on_one_thread(policy),
+        staged=_staged(program),
+        program=Program(path=program, format=model_format),
+        golden=golden,
+        scratch=scratch,
+        executor=cast("LocalExecutor", InProcessExecutor(scratch)),
+    )
+    evidence, used = run.gather(extra, None if onnx is None else onnx_file(onnx))
+    decision = judge(run.policy, evidence)
+    return Checked(policy=run.policy, evidence=evidence, decision=decision, onnx=used.path if used else None)
+
+
+def _on_one_thread(policy: Policy) -> Policy:
+    return policy.model_copy(update={"worker": policy.worker.model_copy(update={"threads": THREADS})})
+
+
+def onnx_file(path: Path) -> OnnxFile:
+    """Describe an ONNX file as one that the user named."""
+    return OnnxFile(path=path, manifest=measure_folder(path.parent), origin=OnnxOrigin.OPTION, source=str(path))
+
+
+def _staged(program: Path) -> StagedModel:
+    """Describe a model file as one that came from a registry."""
+    uri = "models:/case/1"
+    subject = Subject(
+        registry_uri="none",
+        requested_uri=uri,
+        name="case",
+        version=1,
+        creation_timestamp_ms=None,
+        source=str(program),
+        download_uri=str(program),
+        model_id=None,
+        run_id=None,
+    )
+    return StagedModel(subject=subject, folder=program.parent, manifest=measure_folder(program.parent))
