@@ -1,12 +1,14 @@
 """Two backends' outputs side by side: structure first, then non-finite positions, then values. Knows no limits."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
+from validator.golden.output_spec import names_meant, unbatched
+from validator.meaning import Outputs, Specs, align, find_faults
 from validator.metrics import (
     HISTOGRAM_BUCKETS,
     SAMPLE_ROW,
@@ -21,7 +23,8 @@ from validator.metrics import (
     summarize,
 )
 
-Outputs = Mapping[str, Array]
+InputReader = Callable[[int, int], Outputs]
+"""Golden inputs of samples start..stop, as far as masks name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,8 @@ class Comparison:
     """Samples that both sides hold."""
     unattributed: tuple[str, ...] = ()
     """Outputs without a batch dimension, where the two sides cut the samples differently: not comparable."""
+    misdeclared: tuple[StructureDifference, ...] = ()
+    """Outputs whose declared meaning contradicts what the reference returned: they were compared plainly."""
 
     @property
     def elements(self) -> int:
@@ -129,71 +134,109 @@ class _Tally:
     )
 
 
-def compare(reference: FrameSource, candidate: FrameSource) -> Comparison:
+def compare(
+    reference: FrameSource,
+    candidate: FrameSource,
+    *,
+    specs: Specs | None = None,
+    inputs: InputReader | None = None,
+) -> Comparison:
     """Compare a candidate with the reference, frame by frame, holding one frame of each side.
 
     The candidate's samples decide what is compared. Names are compared as sets; an output on one side only is a
     structure difference, and so is another shape or kind of dtype.
+
+    Args:
+        reference: what is right.
+        candidate: what is measured.
+        specs: what outputs mean, by name; differences that they permit are none.
+        inputs: reads the golden inputs that masks name.
     """
-    lookup = FrameLookup(reference)
+    specs = specs or {}
+    lookup = FrameLookup(reference, unbatched(specs))
     tallies: dict[str, _Tally] = defaultdict(_Tally)
-    differences: Counter[tuple[str, str]] = Counter()
-    first_seen: dict[tuple[str, str], int] = {}
+    structure, misdeclared = _Differences(), _Differences()
     unattributed: set[str] = set()
     samples = 0
-
-    def differ(output: str, what: str, sample: int) -> None:
-        differences[output, what] += 1
-        first_seen.setdefault((output, what), sample)
 
     for frame in candidate:
         counterpart = lookup.read(frame.start, frame.stop)
         if counterpart is None:
-            differ("", "samples that the reference does not hold", frame.start)
+            structure.add("", "samples that the reference does not hold", frame.start)
             continue
         samples += frame.stop - frame.start
+        cut_differently = _spread_cuts(counterpart, specs)
         for name in sorted(counterpart.outputs.keys() - frame.outputs.keys()):
-            if name not in counterpart.cut_differently:
-                differ(name, "missing", frame.start)
+            if name not in cut_differently:
+                structure.add(name, "missing", frame.start)
         for name in sorted(frame.outputs.keys() - counterpart.outputs.keys()):
-            differ(name, "not among the reference's outputs", frame.start)
-        for name in sorted(frame.outputs.keys() & counterpart.outputs.keys()):
-            if name in counterpart.cut_differently:
-                unattributed.add(name)
-                continue
+            structure.add(name, "not among the reference's outputs", frame.start)
+        shared = sorted(frame.outputs.keys() & counterpart.outputs.keys())
+        unattributed.update(cut_differently.intersection(shared))
+        comparable: list[str] = []
+        for name in (n for n in shared if n not in cut_differently):
             y, c = counterpart.outputs[name], frame.outputs[name]
             if what := _structure_difference(counterpart.dtypes[name], y, frame.dtypes[name], c):
-                differ(name, what, frame.start)
-                continue
+                structure.add(name, what, frame.start)
+            else:
+                comparable.append(name)
+        ys: Outputs = counterpart.outputs
+        cs: Outputs = {name: frame.outputs[name] for name in comparable}
+        meant = {name: spec for name, spec in specs.items() if name not in cut_differently}
+        if meant:
+            known = inputs(frame.start, frame.stop) if inputs is not None else {}
+            for name, what in find_faults(meant, ys, known, samples=frame.stop - frame.start).items():
+                misdeclared.add(name, what, frame.start)
+            ys, cs = align(meant, ys, cs, known, samples=frame.stop - frame.start)
+        for name in comparable:
             tally = tallies[name]
             tally.kind = dtype_kind(frame.dtypes[name])
-            tally.rows.append(_rows(frame, y, c))
+            is_whole = name in lookup.unbatched or not _is_per_sample(frame, ys[name])
+            y, c = (ys[name][np.newaxis], cs[name][np.newaxis]) if is_whole else (ys[name], cs[name])
+            tally.rows.append(sample_rows(frame.start, y, c))
             tally.histogram += error_histogram(y, c)
-            first, last = channel_maxima(*((y, c) if _is_per_sample(frame, y) else (y[np.newaxis], c[np.newaxis])))
+            first, last = channel_maxima(y, c)
             tally.channels = tally.channels[0].merge(first), tally.channels[1].merge(last)
 
     return Comparison(
-        structure=tuple(
-            StructureDifference(output=output, what=what, sample=first_seen[output, what], count=count)
-            for (output, what), count in differences.items()
-        ),
+        structure=structure.close(),
         outputs={name: _close(name, tally) for name, tally in sorted(tallies.items())},
         samples=samples,
         unattributed=tuple(sorted(unattributed)),
+        misdeclared=misdeclared.close(),
     )
+
+
+@dataclass(slots=True)
+class _Differences:
+    """Differences that accumulate: each is told once, with where it was first seen and how often."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    first_seen: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def add(self, output: str, what: str, sample: int) -> None:
+        """Note one difference of a frame that begins with a sample."""
+        self.counts[output, what] += 1
+        self.first_seen.setdefault((output, what), sample)
+
+    def close(self) -> tuple[StructureDifference, ...]:
+        """Return the differences in order of appearance."""
+        return tuple(
+            StructureDifference(output=output, what=what, sample=self.first_seen[output, what], count=count)
+            for (output, what), count in self.counts.items()
+        )
+
+
+def _spread_cuts(counterpart: "_Counterpart", specs: Specs) -> frozenset[str]:
+    """Add those outputs to the differently cut ones whose meaning needs one of them."""
+    cut = counterpart.cut_differently
+    return cut | {n for n, spec in specs.items() if n in counterpart.outputs and cut.intersection(names_meant(spec))}
 
 
 def _close(name: str, tally: _Tally) -> OutputComparison:
     """Sort an output's rows, so that the order of frames leaves no trace."""
     rows = np.sort(np.concatenate(tally.rows), order="sample") if tally.rows else np.zeros(0, SAMPLE_ROW)
     return OutputComparison(name=name, kind=tally.kind, rows=rows, histogram=tally.histogram, channels=tally.channels)
-
-
-def _rows(frame: Frame, y: Array, c: Array) -> Rows:
-    """Measure sample by sample where the output has a batch dimension, else the whole output as one row."""
-    if _is_per_sample(frame, y):
-        return sample_rows(frame.start, y, c)
-    return sample_rows(frame.start, y[np.newaxis], c[np.newaxis])
 
 
 def _is_per_sample(frame: Frame, values: Array) -> bool:
@@ -227,8 +270,10 @@ class _Counterpart(Frame):
 class FrameLookup:
     """Reads any range of samples from a pass, whatever the frames it came in. Holds one frame at a time."""
 
-    def __init__(self, source: FrameSource) -> None:
+    def __init__(self, source: FrameSource, unbatched: frozenset[str] = frozenset()) -> None:
         self._source = source
+        self.unbatched = unbatched
+        """Outputs that are declared to have no batch dimension, whatever the size of their first one is."""
         self._iterator: Iterator[Frame] = iter(source)
         self._held: list[Frame] = []
 
@@ -246,7 +291,7 @@ class FrameLookup:
         frames = [f for f in self._held if f.start < stop]
         if not _covers(frames, start, stop):
             return None
-        return _cut(frames, start, stop)
+        return _cut(frames, start, stop, self.unbatched)
 
 
 def _covers(frames: list[Frame], start: int, stop: int) -> bool:
@@ -259,7 +304,7 @@ def _covers(frames: list[Frame], start: int, stop: int) -> bool:
     return at >= stop
 
 
-def _cut(frames: list[Frame], start: int, stop: int) -> _Counterpart:
+def _cut(frames: list[Frame], start: int, stop: int, unbatched: frozenset[str]) -> _Counterpart:
     """Cut samples out of frames that cover them. Outputs without a batch dimension survive only an equal cut."""
     if len(frames) == 1 and (frames[0].start, frames[0].stop) == (start, stop):
         only = frames[0]
@@ -268,7 +313,11 @@ def _cut(frames: list[Frame], start: int, stop: int) -> _Counterpart:
     cut_differently: set[str] = set()
     for name in frames[0].outputs:
         parts = [f.outputs[name] for f in frames if name in f.outputs]
-        per_sample = len(parts) == len(frames) and all(_is_per_sample(f, p) for f, p in zip(frames, parts, strict=True))
+        per_sample = (
+            name not in unbatched
+            and len(parts) == len(frames)
+            and all(_is_per_sample(f, p) for f, p in zip(frames, parts, strict=True))
+        )
         if not per_sample or len({p.shape[1:] for p in parts}) > 1:
             cut_differently.add(name)
             outputs[name] = parts[0]
@@ -306,13 +355,26 @@ class OutputVariety:
         return None
 
 
-def measure_variety(reference: Iterable[Frame]) -> dict[str, OutputVariety]:
-    """Look at the reference's own outputs: constant, zero or non-finite ones prove nothing about a candidate."""
+def measure_variety(
+    reference: Iterable[Frame], *, specs: Specs | None = None, inputs: InputReader | None = None
+) -> dict[str, OutputVariety]:
+    """Look at the reference's own outputs: constant, zero or non-finite ones prove nothing about a candidate.
+
+    Args:
+        reference: its frames.
+        specs: what outputs mean, by name; masked elements are no variety.
+        inputs: reads the golden inputs that masks name.
+    """
     digests: dict[str, set[int]] = defaultdict(set)
     counts: dict[str, Counter[str]] = defaultdict(Counter)
+    whole = unbatched(specs or {})
     for frame in reference:
-        for name, values in frame.outputs.items():
-            parts = values if _is_per_sample(frame, values) else values[np.newaxis]
+        outputs = frame.outputs
+        if specs:
+            known = inputs(frame.start, frame.stop) if inputs is not None else {}
+            outputs, _ = align(specs, outputs, outputs, known, samples=frame.stop - frame.start)
+        for name, values in outputs.items():
+            parts = values if name not in whole and _is_per_sample(frame, values) else values[np.newaxis]
             digests[name].update(hash(part.tobytes()) for part in parts)
             counts[name]["samples"] += len(parts)
             counts[name]["finite"] += int(np.isfinite(values).sum())

@@ -7,6 +7,8 @@ import numpy as np
 
 from validator.backends.catalog import BASELINE, REFERENCE, Backend
 from validator.compare import Comparison, Frame, FrameSource, OutputComparison, OutputVariety, compare, measure_variety
+from validator.golden.dataset import GoldenDataset
+from validator.golden.output_spec import OutputSpec, unordered
 from validator.judge import (
     EXACT_KINDS,
     BackendEvidence,
@@ -16,6 +18,7 @@ from validator.judge import (
     judge_values,
     noise_floors,
 )
+from validator.meaning import Outputs, Specs
 from validator.metrics import Array
 from validator.policy import Policy
 from validator.worker.outcome import Completed, Outcome
@@ -36,22 +39,60 @@ class SpoolPass:
             yield Frame(start=header.start, stop=header.stop, outputs=outputs, dtypes=header.dtypes)
 
 
-def compare_runs(rows: Sequence[Backend], outcomes: Iterable[Outcome]) -> dict[str, BackendEvidence]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What the golden dataset declares about the model's outputs."""
+
+    golden: GoldenDataset | None
+
+    @property
+    def specs(self) -> Specs:
+        """Declarations by output; none where there is no dataset or none in it."""
+        return (self.golden.manifest.outputs if self.golden is not None else None) or {}
+
+    def compare(self, reference: FrameSource, candidate: FrameSource) -> Comparison:
+        """Compare as declared."""
+        return compare(reference, candidate, specs=self.specs, inputs=self.read_inputs)
+
+    def read_inputs(self, start: int, stop: int) -> Outputs:
+        """Read the golden inputs that masks name; nothing is read where they name none.
+
+        Raises:
+            GoldenError: a shard is gone or damaged since the dataset was opened.
+        """
+        masks = {spec.valid_mask for spec in self.specs.values()}
+        if self.golden is None or masks.isdisjoint(spec.name for spec in self.golden.inputs):
+            return {}
+        if all(spec.dtype != "bfloat16" for spec in self.golden.inputs):
+            return {name: values for name, values in self.golden.read(start, stop).items() if name in masks}
+        tensors = self.golden.read_torch(start, stop)
+        return {
+            name: tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+            for name, tensor in tensors.items()
+            if name in masks
+        }
+
+
+def compare_runs(
+    rows: Sequence[Backend], outcomes: Iterable[Outcome], golden: GoldenDataset | None = None
+) -> dict[str, BackendEvidence]:
     """Compare every completed run as soon as it and the reference are there.
 
     Args:
         rows: all rows of the check, in the order of the report.
         outcomes: outcomes of run jobs, in any order; consumed lazily.
+        golden: what the jobs ran on; it declares what outputs mean. None: nothing is declared.
 
     Returns:
         Evidence by row name, one for every row, with outcome None for rows that had no job.
     """
+    meaning = Meaning(golden=golden)
     by_name = {row.name: BackendEvidence(row=row, outcome=None) for row in rows}
     reference: Spool | None = None
     waiting: list[str] = []
     for outcome in outcomes:
         name = outcome.job.job_id
-        by_name[name] = _compare_with_itself(by_name[name].row, outcome)
+        by_name[name] = _compare_with_itself(by_name[name].row, outcome, meaning)
         spool = spool_of(outcome)
         if name == REFERENCE:
             reference = spool
@@ -59,7 +100,7 @@ def compare_runs(rows: Sequence[Backend], outcomes: Iterable[Outcome]) -> dict[s
             waiting.append(name)
         if reference is not None:
             for ready in waiting:
-                by_name[ready] = _compare_with_reference(by_name[ready], reference)
+                by_name[ready] = _compare_with_reference(by_name[ready], reference, meaning)
             waiting = []
     return by_name
 
@@ -69,22 +110,26 @@ def spool_of(outcome: Outcome | None) -> Spool | None:
     return outcome.spool if isinstance(outcome, Completed) else None
 
 
-def _compare_with_reference(evidence: BackendEvidence, reference: Spool) -> BackendEvidence:
+def _compare_with_reference(evidence: BackendEvidence, reference: Spool, meaning: Meaning) -> BackendEvidence:
     candidate = spool_of(evidence.outcome)
     if candidate is None:
         return evidence
-    main = compare(SpoolPass(spool=reference, name=PassKind.MAIN), SpoolPass(spool=candidate, name=PassKind.MAIN))
+    main = meaning.compare(
+        SpoolPass(spool=reference, name=PassKind.MAIN), SpoolPass(spool=candidate, name=PassKind.MAIN)
+    )
     return replace(evidence, main=main)
 
 
-def _compare_with_itself(row: Backend, outcome: Outcome) -> BackendEvidence:
+def _compare_with_itself(row: Backend, outcome: Outcome, meaning: Meaning) -> BackendEvidence:
     """Compare a run's repetition and its other batch sizes with its own main pass."""
     spool, job = spool_of(outcome), outcome.job
     if spool is None or not isinstance(job, RunJob):
         return BackendEvidence(row=row, outcome=outcome)
     main = SpoolPass(spool=spool, name=PassKind.MAIN)
     compared: dict[str, Comparison] = {
-        p.name: compare(main, SpoolPass(spool=spool, name=p.name)) for p in job.passes if p.kind is not PassKind.MAIN
+        p.name: meaning.compare(main, SpoolPass(spool=spool, name=p.name))
+        for p in job.passes
+        if p.kind is not PassKind.MAIN
     }
     return BackendEvidence(
         row=row,
@@ -107,29 +152,45 @@ class MovedOutput:
     source: FrameSource
     output: str
     distance: float
-    """Added to and subtracted from elements in turn, so that the RMS error is exactly this; integers move by one."""
+    """Added to and subtracted from elements in turn, so that the RMS error is exactly this."""
+    step: int = 1
+    """What integers move by."""
+    one_way: bool = False
+    """Whether all elements move up. Two rows that move towards each other could pass for one another; but over all
+    ways to match rows with themselves moved by one distance, the sum of squares is least in place."""
 
     def __iter__(self) -> Iterator[Frame]:
         """Yield frames in which only that output differs."""
         for frame in self.source:
-            moved = _move(frame.outputs[self.output], self.distance)
+            moved = self._move(frame.outputs[self.output])
             yield replace(frame, outputs={**frame.outputs, self.output: moved})
 
+    def _move(self, values: Array) -> Array:
+        """Move every element by the distance; integers by the step, booleans to the other value."""
+        if values.dtype == np.bool_:
+            return np.logical_not(values)
+        if np.issubdtype(values.dtype, np.integer):
+            return np.add(values, np.full((), self.step, values.dtype))
+        signs = np.ones(values.shape)
+        if not self.one_way:
+            signs -= 2.0 * (np.arange(values.size) % 2).reshape(values.shape)
+        distance = complex(self.distance, self.distance) if np.iscomplexobj(values) else self.distance
+        moved: Array = np.add(values, signs * distance)
+        return moved
 
-def _move(values: Array, distance: float) -> Array:
-    """Move every element by the distance, up and down in turn; integers and booleans by one step."""
-    if values.dtype == np.bool_:
-        return np.logical_not(values)
-    if np.issubdtype(values.dtype, np.integer):
-        return np.add(values, np.ones((), values.dtype))
-    signs = 1.0 - 2.0 * (np.arange(values.size) % 2).reshape(values.shape)
-    step = complex(distance, distance) if np.iscomplexobj(values) else distance
-    moved: Array = np.add(values, signs * step)
-    return moved
+
+def smallest_step(spec: OutputSpec | None) -> int:
+    """Return the least difference between two integers of an output that is one."""
+    return 2 if spec is not None and spec.one_lsb else 1
 
 
-def plant_fault(policy: Policy, evidence: Evidence) -> Control | None:
+def plant_fault(policy: Policy, evidence: Evidence, golden: GoldenDataset | None = None) -> Control | None:
     """Move one output of the reference to just over its budget, and require compare and judge to notice.
+
+    Args:
+        policy: has the limits.
+        evidence: everything else that the judge sees.
+        golden: what the jobs ran on; it declares what outputs mean. None: nothing is declared.
 
     Returns:
         What was planted and whether it was caught; None where no candidate was compared at all.
@@ -140,18 +201,26 @@ def plant_fault(policy: Policy, evidence: Evidence) -> Control | None:
     if reference is None or chosen is None:
         return None
     row, output = chosen
+    meaning = Meaning(golden=golden)
+    step = smallest_step(meaning.specs.get(output.name))
     exact = output.kind in EXACT_KINDS
     limit = 0.0 if exact else policy.limits_for(row, output.name).error_ratio
     floors = noise_floors(evidence, row, output.name) or [0.0]
     source = SpoolPass(spool=reference, name=PassKind.MAIN)
-    moved = MovedOutput(source=source, output=output.name, distance=JUST_OVER * limit * max(floors))
-    comparison = compare(source, moved)
+    moved = MovedOutput(
+        source=source,
+        output=output.name,
+        distance=JUST_OVER * limit * max(floors),
+        step=step,
+        one_way=output.name in unordered(meaning.specs),
+    )
+    comparison = meaning.compare(source, moved)
     findings = list(judge_values(policy, evidence, row, comparison.outputs[output.name]))
     return Control(
         backend=row.name,
         output=output.name,
-        planted="moved by one" if exact else f"moved to {JUST_OVER} times its limit",
-        moved_to=1.0 if exact else JUST_OVER * limit,
+        planted=("moved by two" if step == 2 else "moved by one") if exact else f"moved to {JUST_OVER} times its limit",
+        moved_to=float(step) if exact else JUST_OVER * limit,
         limit=limit,
         caught=findings[0].status is Status.EXCEEDED,
     )
@@ -172,7 +241,13 @@ def _movable(evidence: Evidence) -> Iterator[tuple[Backend, OutputComparison]]:
     yield from (p for p in pairs if p[1].kind in EXACT_KINDS)
 
 
-def variety_of(outcomes: Mapping[str, BackendEvidence]) -> dict[str, OutputVariety]:
-    """Measure whether the reference's outputs differ between samples."""
+def variety_of(
+    outcomes: Mapping[str, BackendEvidence], golden: GoldenDataset | None = None
+) -> dict[str, OutputVariety]:
+    """Measure whether the reference's outputs differ between samples, as far as the golden dataset says they count."""
     spool = spool_of(outcomes[REFERENCE].outcome) if REFERENCE in outcomes else None
-    return {} if spool is None else measure_variety(SpoolPass(spool=spool, name=PassKind.MAIN))
+    if spool is None:
+        return {}
+    meaning = Meaning(golden=golden)
+    frames = SpoolPass(spool=spool, name=PassKind.MAIN)
+    return measure_variety(frames, specs=meaning.specs, inputs=meaning.read_inputs)

@@ -1,8 +1,9 @@
 """From what is to be checked to the jobs that check it: one job per backend, its passes and samples spelt out."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from validator.backends.catalog import REFERENCE, Backend, Runtime, find_backend
@@ -180,11 +181,13 @@ def spread(golden: GoldenDataset, size: int, wanted: int) -> tuple[tuple[int, in
 
 
 def check_fit(golden: GoldenDataset, facts: ModelFacts) -> None:
-    """Require that the golden dataset fits the program's declared inputs, before anything runs.
+    """Require that the golden dataset fits the program's inputs and outputs, before anything runs.
 
     Raises:
-        GoldenError: another number of inputs, other names where names can be told, dtypes or shapes.
+        GoldenError: another number of inputs, other names where names can be told, dtypes or shapes; a meaning of an
+            output that the program does not have.
     """
+    _check_declared_outputs(golden, facts)
     declared = {spec.name: spec for spec in facts.inputs}
     if len(declared) != len(golden.inputs):
         raise GoldenError(
@@ -212,6 +215,38 @@ def check_fit(golden: GoldenDataset, facts: ModelFacts) -> None:
                     f"the model takes {describe_shape(wanted.shape[1:])}",
                     hint="make the dataset again with samples of the model's shape",
                 )
+
+
+def _check_declared_outputs(golden: GoldenDataset, facts: ModelFacts) -> None:
+    """Require that all that the dataset says about outputs is about this program's, where those are known."""
+    specs = golden.manifest.outputs
+    if specs is None or facts.outputs is None:
+        return
+    inputs = {spec.name: spec.dtype for spec in golden.inputs}
+    for name, spec in specs.items():
+        _require_output(name, facts.outputs, f"declares what output {name} means")
+        for other in (*([spec.scores] if spec.scores is not None else []), *spec.with_):
+            _require_output(other, facts.outputs, f"declares output {name} with the help of {other}")
+        mask = spec.valid_mask
+        if mask is None or mask in facts.outputs:
+            continue
+        _require_output(mask, (*facts.outputs, *inputs), f"declares output {name} to be masked by {mask}")
+        if inputs[mask] != "bool" and "int" not in inputs[mask]:
+            raise GoldenError(
+                f"the golden dataset declares output {name} to be masked by its input {mask}, which is {inputs[mask]}",
+                hint="name a bool or integer input or output as valid_mask",
+            )
+
+
+def _require_output(name: str, known: Iterable[str], declares: str) -> None:
+    names = list(known)
+    if name in names:
+        return
+    near = get_close_matches(name, names, n=3, cutoff=0.5) or names
+    raise GoldenError(
+        f"the golden dataset {declares}, but the model has no {name}",
+        hint=f"there is {', '.join(near)}; make the dataset again with other --outputs",
+    )
 
 
 def describe_shape(shape: Sequence[int | None]) -> str:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,6 +32,13 @@ def golden() -> None:
 @click.option("--name", help="What to call the dataset; by default after the source.")
 @click.option("--input", "input_name", metavar="NAME", help="What to call an input that the source does not name.")
 @click.option("--transforms", metavar="WEIGHTS", help="Preprocess images as these torchvision weights want it.")
+@click.option(
+    "--outputs",
+    "declared",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Say what the model's outputs mean: a TOML file with one table per output.",
+)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N samples only.")
 @click.option("--replace", is_flag=True, help="Put it in the place of the dataset that is there.")
 def create(
@@ -40,6 +47,7 @@ def create(
     name: str | None,
     input_name: str | None,
     transforms: str | None,
+    declared: Path | None,
     limit: int | None,
     replace: bool,
 ) -> None:
@@ -56,13 +64,20 @@ def create(
     """  # noqa: D301 -- click reads \b as "keep these lines"
     from validator.golden import sources
     from validator.golden.describe import describe
+    from validator.golden.output_spec import read_outputs
     from validator.golden.writer import write_golden
 
+    outputs = None if declared is None else read_outputs(declared)
     with local_copy(source) as local:
         opened = sources.open_source(local, input_name=input_name, transforms=transforms)
         described = opened.description if limit is None else f"{opened.description}, first {limit}"
         dataset = write_golden(
-            out, islice(opened.samples, limit), name=name or opened.default_name, source=described, replace=replace
+            out,
+            islice(opened.samples, limit),
+            name=name or opened.default_name,
+            source=described,
+            outputs=outputs,
+            replace=replace,
         )
     for warning in describe(dataset).warnings:
         click.echo(f"warning[golden]: {warning}", err=True)
@@ -170,4 +185,9 @@ def _format_text(facts: "GoldenFacts") -> str:
         f"  shape       {', '.join(f'{name} {list(shape)}' for name, shape in g.shapes)}: {g.samples:,} samples"
         for g in facts.groups
     ]
+    lines += [f"  output      {name}: {_format_meaning(said)}" for name, said in facts.outputs.items()]
     return "\n".join([*lines, *(f"warning[golden]: {warning}" for warning in facts.warnings)])
+
+
+def _format_meaning(said: dict[str, Any]) -> str:
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in said.items())

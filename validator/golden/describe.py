@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,8 @@ class GoldenFacts:
     """Bitwise equal to an earlier sample, labels aside."""
     classes: int | None
     """How many different labels occur; None without labels."""
+    outputs: dict[str, dict[str, Any]]
+    """What outputs of the model are declared to mean, by name: the keys that were given."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -94,6 +97,7 @@ def describe(dataset: GoldenDataset) -> GoldenFacts:
         constant_samples=constant,
         duplicate_samples=dataset.samples - len(seen),
         classes=len(labels) if manifest.labels else None,
+        outputs={name: spec.model_dump() for name, spec in sorted((manifest.outputs or {}).items())},
     )
 
 

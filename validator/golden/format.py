@@ -7,10 +7,21 @@ time, a host or an absolute path.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Literal, Self
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from validator.golden.output_spec import OutputSpec, Text, find_contradictions, format_fault
 
 MANIFEST_NAME = "manifest.json"
 POLICY_NAME = "policy.toml"
@@ -39,13 +50,6 @@ SHARD_DTYPES = {
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def _check_text(value: str) -> str:
-    """Names are printed in terminals and CI logs, where a control character is an instruction."""
-    if not value or not value.isprintable():
-        raise ValueError(f"{value!r} is empty or not printable")
-    return value
-
-
 def _check_file_name(value: str) -> str:
     """One plain name: `..`, an absolute path or a folder could lead out of the dataset."""
     if not _FILE_NAME.fullmatch(value) or value in {MANIFEST_NAME, POLICY_NAME}:
@@ -59,7 +63,6 @@ def _check_dtype(value: str) -> str:
     return value
 
 
-Text = Annotated[str, AfterValidator(_check_text)]
 FileName = Annotated[str, AfterValidator(_check_file_name)]
 Size = Annotated[int, Field(ge=0)]
 
@@ -106,6 +109,8 @@ class GoldenManifest(_Part):
     labels: bool = False
     slices: dict[Text, list[Size]] | None = None
     """Named subsets, as sorted sample indices."""
+    outputs: dict[Text, OutputSpec] | None = None
+    """What outputs of the model mean, by name; None: every number is what it is."""
     source: Text
     """How it was made."""
     files: list[ShardFile]
@@ -116,22 +121,21 @@ class GoldenManifest(_Part):
             raise ValueError("; ".join(faults))
         return self
 
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `outputs` where there are none, as datasets did before there was such a thing: same digest."""
+        content: dict[str, Any] = write(self)
+        return {key: value for key, value in content.items() if key != "outputs" or value is not None}
+
     def canonical_text(self) -> str:
-        """Return what the digest is made over: canonical JSON, all fields, no newline."""
+        """Return what the digest is made over: canonical JSON, all fields but absent `outputs`, no newline."""
         content = self.model_dump(mode="json")
         return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def format_faults(error: ValidationError) -> str:
     """Say on one line all that is wrong with a manifest, without quoting the values themselves."""
-    return "; ".join(_format_fault(fault["loc"], fault["msg"]) for fault in error.errors(include_url=False))
-
-
-def _format_fault(place: Sequence[int | str], message: str) -> str:
-    text = message.removeprefix("Value error, ")
-    if not place:
-        return text
-    return f"{'.'.join(str(step) for step in place)}: {text[:1].lower()}{text[1:]}"
+    return "; ".join(format_fault(fault["loc"], fault["msg"]) for fault in error.errors(include_url=False))
 
 
 def _find_faults(manifest: GoldenManifest) -> Iterator[str]:
@@ -143,6 +147,7 @@ def _find_faults(manifest: GoldenManifest) -> Iterator[str]:
     yield from _find_name_faults(manifest)
     yield from _find_group_faults(manifest)
     yield from _find_slice_faults(manifest)
+    yield from _find_output_faults(manifest)
 
 
 def _find_name_faults(manifest: GoldenManifest) -> Iterator[str]:
@@ -181,6 +186,12 @@ def _find_slice_faults(manifest: GoldenManifest) -> Iterator[str]:
     for name, indices in (manifest.slices or {}).items():
         if not indices or indices != sorted(set(indices)) or indices[-1] >= manifest.samples:
             yield f"slice {name!r} is not a sorted list of sample indices below {manifest.samples}"
+
+
+def _find_output_faults(manifest: GoldenManifest) -> Iterator[str]:
+    if manifest.outputs is not None and not manifest.outputs:
+        yield "outputs declares none"
+    yield from find_contradictions(manifest.outputs or {})
 
 
 def _find_twin(names: Iterable[str]) -> str | None:

@@ -8,7 +8,7 @@ The same samples with the same `shard_bytes` give the same bytes.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from validator.golden.format import (
     ShardFile,
     format_faults,
 )
+from validator.golden.output_spec import OutputSpec
 from validator.golden.place import check_place, draft_beside, flush, move_into_place, naming_errors
 from validator.golden.sample import Row, Sample, take_sample
 from validator.manifest import hash_file
@@ -43,6 +44,7 @@ def write_golden(
     *,
     name: str,
     source: str,
+    outputs: Mapping[str, OutputSpec] | None = None,
     shard_bytes: int = SHARD_BYTES,
     replace: bool = False,
 ) -> GoldenDataset:
@@ -55,6 +57,7 @@ def write_golden(
         samples: read once, in order. At most `shard_bytes` of them, and one more, wait in memory.
         name: of the dataset.
         source: how it was made, for people; no times, no absolute paths.
+        outputs: what outputs of the model mean, by name.
         shard_bytes: a shard is closed when it holds as much.
         replace: put it in the place of the golden dataset that is there. Its `policy.toml` stays.
 
@@ -69,7 +72,7 @@ def write_golden(
         shards = _ShardWriter(folder=draft, shard_bytes=shard_bytes)
         for sample in samples:
             shards.add(sample)
-        manifest = shards.close(name=name, source=source)
+        manifest = shards.close(name=name, source=source, outputs=outputs)
         with naming_errors(folder):
             (draft / MANIFEST_NAME).write_text(manifest.canonical_text() + "\n", encoding="ascii")
             if (folder / POLICY_NAME).is_file():
@@ -127,11 +130,11 @@ class _ShardWriter:
         if sum(other.size_bytes for other in self.groups.values()) >= self.shard_bytes:
             self._write_shard(max(self.groups.values(), key=lambda other: other.size_bytes))
 
-    def close(self, *, name: str, source: str) -> GoldenManifest:
+    def close(self, *, name: str, source: str, outputs: Mapping[str, OutputSpec] | None) -> GoldenManifest:
         """Write what still waits and return the manifest.
 
         Raises:
-            GoldenError: no samples, or ids or names that cannot stand in a manifest.
+            GoldenError: no samples, or ids, names or declarations that cannot stand in a manifest.
         """
         if self.count == 0:
             raise GoldenError(f"the source of {name} gave 0 samples", hint="a check of nothing proves nothing")
@@ -147,6 +150,7 @@ class _ShardWriter:
                 groups=list(self._number_groups()),
                 sample_ids=[i for i in ids if i is not None] if self.has_ids else None,
                 labels=self.has_labels,
+                outputs=None if outputs is None else dict(outputs),
                 source=source,
                 files=[_measure(path) for path in sorted(self.folder.iterdir())],
             )
