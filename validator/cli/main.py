@@ -23,6 +23,8 @@ class Entry:
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
         "check": Entry(place="validator.cli.check:check", summary="Say whether a registered model may be promoted."),
+        "calibrate": Entry(place="validator.cli.calibrate:calibrate", summary="Measure budgets on a healthy model."),
+        "budget": Entry(place="validator.cli.budget:budget", summary="Show, lint and compare policies."),
         "golden": Entry(place="validator.cli.golden:golden", summary="Make, look at and verify golden datasets."),
         "backends": Entry(place="validator.cli.backends:backends", summary="List the backends, or one's knobs."),
         "demo": Entry(place="validator.cli.demo:demo", summary="See a pass and a block in a minute, on a CPU."),

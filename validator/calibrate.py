@@ -1,0 +1,429 @@
+"""The use case behind `validator calibrate`: run healthy variants of every candidate, and set its budgets from them.
+
+Variants are ordinary rows that start from the candidate with one knob turned, so plan, executor, comparison and judge
+are those of a check. They are judged first, with limits that only a fault exceeds: what is healthy shows the noise.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import tomli_w
+
+import validator
+from validator.backends.catalog import BASELINE, CATALOG, REFERENCE, Backend, Precision, Runtime
+from validator.backends.interface import RefusalKind
+from validator.check import (
+    Run,
+    admit_program,
+    find_onnx_file,
+    load_policy,
+    open_golden_uri,
+    scratch_folder,
+    threads_of,
+    verify_unchanged,
+)
+from validator.errors import CouldNotRun
+from validator.executors.local import LocalExecutor
+from validator.judge import BackendEvidence, Check, Decision, Evidence, Finding, Status, Verdict, judge
+from validator.plan import choose_rows
+from validator.policy import (
+    Budget,
+    Calibration,
+    Policy,
+    Provenance,
+    VariantRatio,
+    default_limits,
+    parse_policy,
+)
+from validator.registry.interface import Registry, resolve_text
+from validator.report.progress import Progress
+from validator.report.write import write_text
+from validator.worker.launch import Limits as WorkerLimits
+from validator.worker.outcome import Completed, Declined
+from validator.worker.protocol import Job
+
+BATCH_SIZES = (1, 7)
+"""Held against the deployed batch size, besides those that the policy names."""
+
+RATIO_FLOOR = 3.0
+"""Least K: what one machine happens not to show is no reason for a budget that the next one breaks."""
+
+MARGIN = 2.0
+"""K over the largest healthy error ratio."""
+
+FAULT_RATIO = 100.0
+"""K of the runs that are measured: beyond it an error ratio is a fault and no noise."""
+
+AS_IT_IS = "as it is"
+ONE_THREAD = "threads"
+
+
+class CalibrationRefused(CouldNotRun):
+    """A run that is not healthy measures no noise: no budget is written."""
+
+    code = "calibration"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationRequest:
+    """What the user asked for."""
+
+    uri: str
+    output: Path
+    """The policy file to write."""
+    policy: str = "default"
+    golden: str | None = None
+    onnx: str | None = None
+    backends: tuple[str, ...] = ()
+    """Candidates besides the required ones."""
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A row that computes a candidate's function in another way."""
+
+    row: str
+    """Its own name."""
+    candidate: str
+    title: str
+    """What is another, for people."""
+    knobs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The budget of one output of one candidate, and what it rests on."""
+
+    backend: str
+    output: str
+    error_ratio: float
+    """K."""
+    largest: float
+    """Of the variants' error ratios."""
+    variant: str
+    """Whose that is."""
+    families: int
+    """Other kernel families that ran."""
+    default: float
+    """K without a calibration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationResult:
+    """What came of it."""
+
+    policy: Policy
+    measured: tuple[Measured, ...]
+    path: Path
+
+
+def calibrate(request: CalibrationRequest, registry: Registry, progress: Progress) -> CalibrationResult:
+    """Measure the budgets of a registered model, and write a policy that holds them.
+
+    Raises:
+        CalibrationRefused: a run was not healthy.
+        ValidatorError: the model, the golden dataset or the policy cannot be used.
+    """
+    source = load_policy(request.policy)
+    rows = choose_rows(source, request.backends, reference_device="cpu")
+    asked = {*source.required, *request.backends} - {REFERENCE, BASELINE}
+    candidates = [row for row in rows if row.name in asked]
+    variants = plan_variants(candidates, threads=threads_of(source))
+    policy = measuring_policy(source, candidates, variants)
+    with scratch_folder() as scratch, _open_executor(policy, variants, scratch, progress) as executor:
+        subject = resolve_text(registry, request.uri)
+        progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
+        staged = registry.stage(subject, scratch / "subject")
+        program = admit_program(staged, policy)
+        golden_uri, golden = open_golden_uri(request.golden or policy.golden, registry, scratch / "golden")
+        progress.stage("golden", f"{golden_uri}: {golden.samples} samples, {golden.digest[:15]}")
+        onnx = find_onnx_file(request.onnx, staged, registry, scratch / "onnx")
+        run = Run(policy=policy, staged=staged, program=program, golden=golden, scratch=scratch, executor=executor)
+        evidence, onnx = run.gather((*request.backends, *(v.row for v in variants)), onnx)
+        verify_unchanged(staged, onnx)
+    evidence = without_missing_variants(evidence, variants)
+    decision = judge(policy, evidence)
+    require_health(decision, variants)
+    measured = measure(decision, candidates, variants)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    provenance = Provenance(
+        tool=validator.__version__,
+        created_utc=now,
+        command=request.command,
+        variant=tuple(list_ratios(decision, candidates, variants)),
+    )
+    calibrated = with_budgets(source, evidence, measured, provenance)
+    path = write_text(policy_text(calibrated), request.output)
+    progress.stage("write", str(path))
+    return CalibrationResult(policy=calibrated, measured=measured, path=path)
+
+
+# --- Variants -------------------------------------------------------------------------------------------------
+
+
+def plan_variants(candidates: Sequence[Backend], *, threads: int) -> list[Variant]:
+    """List the variants of all candidates that are another kernel family; batch sizes are passes of every row."""
+    taken = {row.name for row in candidates}
+    variants: list[Variant] = []
+    for row in candidates:
+        for suffix, title, knobs in other_families(row, threads=threads):
+            name = fresh_name(row.name, suffix, taken)
+            taken.add(name)
+            variants.append(Variant(row=name, candidate=row.name, title=title, knobs=knobs))
+    return variants
+
+
+def other_families(row: Backend, *, threads: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield what makes a row run other kernels: (suffix of the name, title, knobs)."""
+    if row.runtime is Runtime.ONNXRUNTIME:
+        for level in ("disable", "basic"):
+            if level != row.graph_optimization:
+                yield level, f"graph_optimization = {level}", {"graph_optimization": level}
+    elif row.device_type == "cuda":
+        flipped = "off" if row.cudnn else "on"
+        yield f"cudnn-{flipped}", f"cudnn {flipped}", {"cudnn": not row.cudnn, "cudnn_benchmark": False}
+        if row.cudnn and not row.cudnn_benchmark and not row.deterministic:
+            yield "benchmark", "cudnn_benchmark on", {"cudnn_benchmark": True}
+        if not row.deterministic:
+            environment = {**row.environment, **CATALOG["cudnn-deterministic"].environment}
+            yield "deterministic", "deterministic", {"deterministic": True, "environment": environment}
+    elif row.device_type == "cpu":
+        # Another number of threads contracts in another order.
+        yield ONE_THREAD, f"{other_threads(threads)} threads", {}
+
+
+def other_threads(threads: int) -> int:
+    """Return a number of CPU threads that is not this one."""
+    return 1 if threads > 1 else 2
+
+
+def fresh_name(name: str, suffix: str, taken: set[str]) -> str:
+    """Make a row's name of at most 64 characters that is not taken."""
+    number = 1
+    while True:
+        tail = f"-{suffix}" + (f"-{number}" if number > 1 else "")
+        if (made := name[: 64 - len(tail)] + tail) not in taken:
+            return made
+        number += 1
+
+
+def measuring_policy(source: Policy, candidates: Sequence[Backend], variants: Sequence[Variant]) -> Policy:
+    """Return the source's policy with the variants as rows of their own, and limits that only a fault exceeds.
+
+    Without waivers and the old calibration: neither says anything about what is measured anew.
+    """
+    names = [*(row.name for row in candidates), *(v.row for v in variants)]
+    document = source.model_dump(exclude={"budget", "waiver", "calibration"})
+    document["backends"] = {**source.backends, **{v.row: {"like": v.candidate, **v.knobs} for v in variants}}
+    document["checks"]["batch_sizes"] = tuple(sorted({*source.checks.batch_sizes, *BATCH_SIZES}))
+    document["budget"] = tuple({"backend": name, "error_ratio": FAULT_RATIO} for name in names)
+    return Policy.model_validate(document)
+
+
+class _Executor(LocalExecutor):
+    """Gives the variants that differ in their threads another number of them: that is no knob of a row."""
+
+    other_threads: Mapping[str, int] = MappingProxyType({})
+
+    def submit(self, job: Job) -> None:
+        """Submit a job, with its variant's threads."""
+        threads = self.other_threads.get(job.job_id)
+        super().submit(job if threads is None else job.model_copy(update={"threads": threads}))
+
+
+def _open_executor(policy: Policy, variants: Sequence[Variant], scratch: Path, progress: Progress) -> _Executor:
+    executor = _Executor(
+        scratch=scratch,
+        limits=WorkerLimits(deadline_s=policy.worker.deadline_s),
+        jobs_per_gpu=policy.worker.jobs_per_gpu,
+        on_event=progress.job,
+    )
+    threads = other_threads(threads_of(policy))
+    executor.other_threads = {v.row: threads for v in variants if not v.knobs}
+    return executor
+
+
+# --- From evidence to budgets. Pure ---------------------------------------------------------------------------
+
+
+def without_missing_variants(evidence: Evidence, variants: Sequence[Variant]) -> Evidence:
+    """Leave out the variants that this machine does not have; a candidate that it does not have stays, and refuses."""
+    names = {v.row for v in variants}
+    kept = tuple(b for b in evidence.backends if not (b.row.name in names and _is_unavailable(b)))
+    return replace(evidence, backends=kept)
+
+
+def _is_unavailable(backend: BackendEvidence) -> bool:
+    outcome = backend.outcome
+    return isinstance(outcome, Declined) and outcome.refusal.kind is RefusalKind.UNAVAILABLE
+
+
+def require_health(decision: Decision, variants: Sequence[Variant]) -> None:
+    """Require that everything ran, repeats, and is noise.
+
+    Raises:
+        CalibrationRefused: something is not; it is named.
+    """
+    if decision.verdict is Verdict.PASS:
+        return
+    wrong = [f for f in decision.findings if f.status is not Status.WITHIN]
+    titles = {v.row: f"{v.candidate} ({v.title})" for v in variants}
+    told = list(dict.fromkeys(_tell(f, titles) for f in wrong)) or ["not everything was measured"]
+    more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
+    raise CalibrationRefused(
+        "no budget can be measured on runs that are not healthy: " + "; ".join(told[:3]) + more,
+        hint=next((f.hint for f in wrong if f.hint), None) or "see all of it: validator check on the same model",
+    )
+
+
+def _tell(finding: Finding, titles: Mapping[str, str]) -> str:
+    where = titles.get(finding.backend or "", finding.backend)
+    number = "" if finding.measured is None or finding.limit is None else f" ({finding.measured:.3g})"
+    return f"{finding.check}: " + (f"{where}: " if where else "") + finding.message + number
+
+
+def needed_ratio(finding: Finding) -> float | None:
+    """Return the K from which a finding would be within; None where K does not limit it.
+
+    For the pooled ratio and other batch sizes that is the ratio itself, for the others less, as their limits are wider:
+    each is told by its limit at K = FAULT_RATIO.
+    """
+    if finding.measured is None or finding.limit is None or finding.output is None:
+        return None
+    by_batch = finding.check is Check.BATCH and (finding.metric or "").startswith("error ratio")
+    if not by_batch and finding.check is not Check.ERROR_RATIO:
+        return None
+    return finding.measured / finding.limit * FAULT_RATIO
+
+
+def list_ratios(
+    decision: Decision, candidates: Sequence[Backend], variants: Sequence[Variant]
+) -> Iterator[VariantRatio]:
+    """Yield the largest needed K of every variant and output that has error ratios, in the order of the findings."""
+    runs = {row.name: (row.name, AS_IT_IS) for row in candidates} | {v.row: (v.candidate, v.title) for v in variants}
+    judged = {(f.backend, f.output) for f in decision.findings if f.check is Check.ERROR_RATIO}
+    largest: dict[tuple[str, str, str], float] = {}
+    for finding in decision.findings:
+        needed = needed_ratio(finding)
+        run = runs.get(finding.backend or "")
+        if needed is None or run is None or finding.output is None or (finding.backend, finding.output) not in judged:
+            continue
+        title = (
+            run[1] if finding.check is not Check.BATCH else f"{run[1]}, {(finding.metric or '').partition(' at ')[2]}"
+        )
+        key = (run[0], finding.output, title)
+        largest[key] = max(needed, largest.get(key, 0.0))
+    for (backend, output, title), ratio in largest.items():
+        yield VariantRatio(backend=backend, output=output, variant=title, error_ratio=ratio)
+
+
+def measure(decision: Decision, candidates: Sequence[Backend], variants: Sequence[Variant]) -> tuple[Measured, ...]:
+    """Set K = max(3, 2 x the largest E) for every output of every candidate; without another kernel family at least 10.
+
+    A row of reduced precision with a baseline of its own keeps the K of its class: more would admit anything.
+    """
+    ran = {f.backend for f in decision.findings if f.check is Check.ERROR_RATIO}
+    families = {row.name: sum(v.row in ran for v in variants if v.candidate == row.name) for row in candidates}
+    rows = {row.name: row for row in candidates}
+    worst: dict[tuple[str, str], VariantRatio] = {}
+    for ratio in list_ratios(decision, candidates, variants):
+        key = (ratio.backend, ratio.output)
+        if key not in worst or ratio.error_ratio > worst[key].error_ratio:
+            worst[key] = ratio
+    return tuple(
+        Measured(
+            backend=backend,
+            output=output,
+            error_ratio=ratio_limit(rows[backend], ratio.error_ratio, families=families[backend]),
+            largest=ratio.error_ratio,
+            variant=ratio.variant,
+            families=families[backend],
+            default=default_limits(rows[backend]).error_ratio,
+        )
+        for (backend, output), ratio in sorted(worst.items())
+    )
+
+
+UNMEASURED_RATIO = 10.0
+"""Least K where only one kernel family could run: nothing shows how far healthy ones lie apart."""
+
+
+def ratio_limit(row: Backend, largest: float, *, families: int) -> float:
+    """Return K for the largest healthy error ratio, rounded up to two places.
+
+    Args:
+        row: decides by its precision.
+        largest: of the healthy variants.
+        families: other kernel families that were among them.
+    """
+    if row.baseline is not None and row.precision not in (Precision.IEEE, Precision.FP64):
+        return default_limits(row).error_ratio
+    floor = RATIO_FLOOR if families else UNMEASURED_RATIO
+    return max(floor, math.ceil(100 * MARGIN * largest) / 100)
+
+
+# --- The policy file ------------------------------------------------------------------------------------------
+
+_FINGERPRINT = MappingProxyType(
+    {
+        (Runtime.TORCH, "cpu"): ("torch", "cpu_capability"),
+        (Runtime.TORCH, "cuda"): ("torch", "cuda", "cudnn", "gpu"),
+        (Runtime.ONNXRUNTIME, "cpu"): ("onnxruntime", "cpu_capability"),
+        (Runtime.ONNXRUNTIME, "cuda"): ("onnxruntime", "cuda", "cudnn", "gpu"),
+    }
+)
+"""What decides which kernels run. Not the processor's name and the driver: machines of one fleet differ in them."""
+
+
+def environment_of(backend: BackendEvidence) -> dict[str, str]:
+    """Return the keys of a run's fingerprint that budgets are bound to."""
+    if not isinstance(backend.outcome, Completed):
+        return {}
+    found = backend.outcome.environment.fingerprint
+    keys = _FINGERPRINT.get((backend.row.runtime, backend.row.device_type), ("torch",))
+    return {key: found[key] for key in keys if found.get(key, "none") not in ("none", "unreadable")}
+
+
+def with_budgets(source: Policy, evidence: Evidence, measured: Sequence[Measured], provenance: Provenance) -> Policy:
+    """Return the source policy with the measured budgets in the place of the same backends', and what they rest on."""
+    calibrated = {m.backend for m in measured}
+    named = calibrated | {BASELINE}
+    kept = [b for b in source.budget if b.backend not in calibrated]
+    fresh = [Budget(backend=m.backend, output=m.output, error_ratio=m.error_ratio) for m in measured]
+    environments = {b.row.name: environment_of(b) for b in evidence.backends if b.row.name in named}
+    calibration = Calibration(
+        weights=evidence.weights_digest,
+        golden=evidence.golden_digest,
+        environment={name: keys for name, keys in environments.items() if keys},
+        provenance=provenance,
+    )
+    document = source.model_dump(exclude={"budget", "calibration"})
+    document["budget"] = tuple(b.model_dump() for b in (*kept, *fresh))
+    document["calibration"] = calibration.model_dump()
+    return Policy.model_validate(document)
+
+
+def policy_text(policy: Policy) -> str:
+    """Write a policy as TOML, defaults spelt out: one that changes later changes nothing that was decided here."""
+    document = _without_nothing(policy.model_dump(mode="python"))
+    text = "# Written by validator calibrate; see [calibration.provenance]. Comments do not count.\n"
+    text += tomli_w.dumps(document)
+    if parse_policy(text, origin="the policy just measured") != policy:
+        raise CalibrationRefused("the policy cannot be written so that it reads back the same")
+    return text
+
+
+def _without_nothing(value: Any) -> Any:
+    """Leave out what TOML cannot say, None, and tables that hold nothing."""
+    if isinstance(value, Mapping):
+        kept = {key: _without_nothing(item) for key, item in value.items() if item is not None}
+        return {key: item for key, item in kept.items() if item != {}}
+    if isinstance(value, list | tuple):
+        return [_without_nothing(item) for item in value]
+    return value
