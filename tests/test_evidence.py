@@ -13,8 +13,20 @@ from hypothesis import strategies as st
 
 from tests.frames import completed, evidence, noisy, run_job, scores
 from validator.backends.catalog import CATALOG, REFERENCE
-from validator.evidence import MovedOutput, SpoolPass, compare_runs, plant_fault, variety_of
-from validator.judge import Verdict, judge
+from validator.evidence import (
+    Meaning,
+    MovedOutput,
+    SpoolPass,
+    compare_runs,
+    movable,
+    plant_fault,
+    plant_fault_into,
+    variety_of,
+)
+from validator.golden.dataset import GoldenDataset
+from validator.golden.output_spec import OutputSpec
+from validator.golden.writer import Sample, write_golden
+from validator.judge import Status, Verdict, judge
 from validator.policy import BUILT_IN, Policy
 from validator.worker.child import pack_frame
 from validator.worker.outcome import Completed, Crashed, Outcome
@@ -123,6 +135,134 @@ def test_a_moved_output_is_moved_by_exactly_the_distance(distance: float, size: 
     moved = compare(source, MovedOutput(source=source, output="output", distance=distance))
     assert moved.outputs["output"].summary.rms == pytest.approx(distance, rel=1e-6)
     assert moved.outputs["other"].summary.rms == 0
+
+
+# --- What the golden dataset declares -----------------------------------------------------------------------------
+
+
+def declare(folder: Path, dtype: str = "float32", **outputs: dict[str, object]) -> GoldenDataset:
+    """Return a golden dataset of sixteen samples with a mask of shape (10,) and an input of any dtype."""
+    pixels = torch.ones(3).to(getattr(torch, dtype))
+    samples = [Sample(inputs={"x": pixels, "mask": MASK[i]}) for i in range(16)]
+    specs = {name: OutputSpec.model_validate(keys) for name, keys in outputs.items()}
+    return write_golden(folder / "golden", samples, name="golden", source="tests", outputs=specs or None)
+
+
+MASK = (np.arange(160).reshape(16, 10) * 7) % 3 > 0
+ROWS_TURNED = scores(classes=24).reshape(16, 6, 4)
+LOGITS = np.round(scores() * 2)
+
+
+def differ_as_declared(kind: str) -> tuple[dict[str, dict[str, object]], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return a declaration, the reference's outputs, and outputs that are the same answer to it."""
+    y, rng = scores(), np.random.default_rng(5)
+    best = LOGITS.argmax(axis=1)
+    last = 9 - LOGITS[:, ::-1].argmax(axis=1)
+    match kind:
+        case "period":
+            return {"v": {"period": 360.0}}, {"v": y}, {"v": noisy(y, 1e-7) + 360.0 * rng.integers(-2, 3, y.shape)}
+        case "one_lsb":
+            levels = rng.integers(0, 256, size=(16, 10)).astype(np.uint8)
+            near = np.where(levels < 255, levels + 1, levels).astype(np.uint8)
+            return {"v": {"one_lsb": True}}, {"v": levels}, {"v": near}
+        case "masked by an input":
+            return {"v": {"valid_mask": "mask"}}, {"v": np.where(MASK, y, 1e9)}, {"v": np.where(MASK, y, np.nan)}
+        case "masked by an output":
+            specs: dict[str, dict[str, object]] = {"v": {"valid_mask": "m"}}
+            return specs, {"v": y, "m": MASK}, {"v": np.where(MASK, noisy(y, 1e-7), -3.0), "m": MASK}
+        case "masked integers":
+            whole = np.arange(160).reshape(16, 10)
+            return {"v": {"valid_mask": "mask"}}, {"v": whole}, {"v": np.where(MASK, whole, 0)}
+        case "unordered":
+            return {"v": {"unordered": "rows"}}, {"v": ROWS_TURNED}, {"v": noisy(ROWS_TURNED, 1e-7)[:, ::-1]}
+        case "unordered twins":
+            twins = np.repeat(ROWS_TURNED[:, :3], 2, axis=1)
+            return {"v": {"unordered": "rows"}}, {"v": twins}, {"v": noisy(twins, 1e-7)[:, ::-1]}
+        case "in a group":
+            labels = np.tile(np.arange(6), (16, 1))
+            specs = {"w": {"unordered": "rows", "with": ["v"]}}
+            return (
+                specs,
+                {"w": labels, "v": ROWS_TURNED},
+                {"w": labels[:, ::-1], "v": noisy(ROWS_TURNED, 1e-7)[:, ::-1]},
+            )
+        case _:
+            return {"v": {"tie_break": "any", "scores": "s"}}, {"v": best, "s": LOGITS}, {"v": last, "s": LOGITS}
+
+
+KINDS = [
+    "period", "one_lsb", "masked by an input", "masked by an output", "masked integers", "unordered", "unordered twins",
+    "in a group", "tie_break",
+]  # fmt: skip
+
+
+def run_all(folder: Path, y: Mapping[str, np.ndarray], c: Mapping[str, np.ndarray]) -> list[Outcome]:
+    """Return the outcomes of a reference, a baseline whose error is the noise floor, and a candidate."""
+    near = {n: noisy(v, 1e-7, seed=2) if v.dtype.kind == "f" and n != "s" else v for n, v in y.items()}
+    return [spooled(folder, row.name, outputs) for row, outputs in zip(ROWS, (y, near, c), strict=True)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_declared_difference_is_none_and_an_undeclared_one_fails(tmp_path: Path, kind: str) -> None:
+    specs, y, c = differ_as_declared(kind)
+    outcomes = run_all(tmp_path, y, c)
+    for golden, verdict in ((declare(tmp_path, **specs), Verdict.PASS), (None, Verdict.FAIL)):
+        found = compare_runs(ROWS, outcomes, golden)
+        gathered = evidence(backends=tuple(found.values()), variety=variety_of(found, golden), control=None)
+        gathered = replace(gathered, control=plant_fault(CPU, gathered, golden))
+        decision = judge(CPU, gathered)
+        assert decision.verdict is verdict, [f for f in decision.findings if f.status is not Status.WITHIN]
+        assert found["onnxruntime-cpu"].main is not None
+        assert found["onnxruntime-cpu"].main.misdeclared == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_planted_fault_is_one_that_no_declaration_permits(tmp_path: Path, kind: str) -> None:
+    specs, y, c = differ_as_declared(kind)
+    golden = declare(tmp_path, **specs)
+    gathered = evidence(backends=tuple(compare_runs(ROWS, run_all(tmp_path, y, c), golden).values()))
+    for row, output in movable(gathered):
+        control = plant_fault_into(CPU, gathered, row, output, golden)
+        assert control.caught, (row.name, output.name, control)
+
+
+def test_a_level_is_moved_by_two_where_one_is_permitted(tmp_path: Path) -> None:
+    specs, y, c = differ_as_declared("one_lsb")
+    golden = declare(tmp_path, **specs)
+    control = plant_fault(
+        CPU, evidence(backends=tuple(compare_runs(ROWS, run_all(tmp_path, y, c), golden).values())), golden
+    )
+    assert control is not None
+    assert (control.planted, control.moved_to, control.caught) == ("moved by two", 2.0, True)
+
+
+def test_a_fault_beside_the_mask_fails(tmp_path: Path) -> None:
+    specs, y, c = differ_as_declared("masked by an input")
+    c["v"][MASK.nonzero()[0][5], MASK.nonzero()[1][5]] += 1e-2
+    found = compare_runs(ROWS, run_all(tmp_path, y, c), declare(tmp_path, **specs))
+    assert judge(CPU, evidence(backends=tuple(found.values()))).verdict is Verdict.FAIL
+
+
+def test_masks_are_read_beside_inputs_that_numpy_lacks(tmp_path: Path) -> None:
+    golden = declare(tmp_path, "bfloat16", v={"valid_mask": "mask"})
+    read = Meaning(golden=golden).read_inputs(3, 5)
+    assert list(read) == ["mask"]
+    assert np.array_equal(read["mask"], MASK[3:5])
+
+
+def test_inputs_are_read_only_for_masks(tmp_path: Path) -> None:
+    golden = declare(tmp_path, v={"valid_mask": "other"})
+    assert Meaning(golden=golden).read_inputs(0, 1) == {}
+    assert Meaning(golden=None).read_inputs(0, 1) == {}
+
+
+def test_a_reference_that_varies_only_where_nothing_counts_proves_nothing(tmp_path: Path) -> None:
+    y = {"v": np.where(MASK, 1.0, scores())}
+    constant = np.broadcast_to(MASK[:1], MASK.shape)
+    golden = declare(tmp_path, v={"valid_mask": "m"})
+    found = compare_runs(ROWS, run_all(tmp_path, {"v": np.where(constant, 1.0, y["v"]), "m": constant}, y), golden)
+    assert variety_of(found, golden)["v"].weakness == "is the same for every sample"
+    assert variety_of(found)["v"].weakness is None
 
 
 def test_a_spool_pass_can_be_read_again(tmp_path: Path) -> None:

@@ -195,17 +195,20 @@ def plant_fault(policy: Policy, evidence: Evidence, golden: GoldenDataset | None
     Returns:
         What was planted and whether it was caught; None where no candidate was compared at all.
     """
-    by_name = {b.row.name: b for b in evidence.backends}
-    reference = spool_of(by_name[REFERENCE].outcome) if REFERENCE in by_name else None
-    chosen = next(iter(_movable(evidence)), None)
-    if reference is None or chosen is None:
-        return None
-    row, output = chosen
+    chosen = next(movable(evidence), None)
+    return None if chosen is None else plant_fault_into(policy, evidence, *chosen, golden)
+
+
+def plant_fault_into(
+    policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison, golden: GoldenDataset | None = None
+) -> Control:
+    """Move one output that can be moved, measure it and judge it as if the row had returned it."""
     meaning = Meaning(golden=golden)
     step = smallest_step(meaning.specs.get(output.name))
     exact = output.kind in EXACT_KINDS
     limit = 0.0 if exact else policy.limits_for(row, output.name).error_ratio
     floors = noise_floors(evidence, row, output.name) or [0.0]
+    reference = next(spool for b in evidence.backends if b.row.name == REFERENCE and (spool := spool_of(b.outcome)))
     source = SpoolPass(spool=reference, name=PassKind.MAIN)
     moved = MovedOutput(
         source=source,
@@ -226,8 +229,10 @@ def plant_fault(policy: Policy, evidence: Evidence, golden: GoldenDataset | None
     )
 
 
-def _movable(evidence: Evidence) -> Iterator[tuple[Backend, OutputComparison]]:
-    """List outputs that a fault can be planted into, floating ones first."""
+def movable(evidence: Evidence) -> Iterator[tuple[Backend, OutputComparison]]:
+    """List outputs of candidates that a fault can be planted into, floating ones first; none without a reference."""
+    if not any(b.row.name == REFERENCE and spool_of(b.outcome) for b in evidence.backends):
+        return
     pairs = [
         (b.row, output)
         for b in evidence.backends
