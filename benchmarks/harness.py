@@ -106,10 +106,11 @@ def restored_switches() -> Iterator[None]:
     before = [getattr(holder, name) for holder, name in switches]
     forced, threads = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-    dtype = torch.get_default_dtype()
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
     try:
         yield
     finally:
+        torch.set_float32_matmul_precision(precision)
         for (holder, name), value in zip(switches, before, strict=True):
             setattr(holder, name, value)
         torch.use_deterministic_algorithms(forced)

@@ -15,6 +15,7 @@ from torch import nn
 from benchmarks.harness import Checked, check_files
 from validator.backends.torch_program import quiet_libraries
 from validator.golden.dataset import GoldenDataset
+from validator.golden.output_spec import OutputSpec
 from validator.golden.writer import Sample, write_golden
 from validator.judge import Check, Status, Verdict
 from validator.policy import Policy
@@ -156,7 +157,8 @@ def write_samples(folder: Path, groups: Sequence[Batch], case: Case) -> GoldenDa
         for group in groups
         for tensors in zip(*group, strict=True)
     ]
-    return write_golden(folder, samples, name=case.id, source="tests")
+    outputs = {name: OutputSpec.model_validate(spec) for name, spec in case.meaning.items()}
+    return write_golden(folder, samples, name=case.id, source="tests", outputs=outputs or None)
 
 
 def input_names(count: int) -> tuple[str, ...]:

@@ -185,6 +185,19 @@ class Padded(nn.Module):
         return y * keep[:, :, None] if self.cleans else y
 
 
+class Angles(nn.Module):
+    """The direction of points in the plane, from -pi to pi or from 0 to 2 pi."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.counts_up = nn.Linear(8, 6), False
+
+    def forward(self, x):
+        y, x = self.layer(x).chunk(2, -1)
+        angle = torch.atan2(y, x)
+        return torch.where(angle < 0, angle + 2 * math.pi, angle) if self.counts_up else angle
+
+
 # --- Everyday networks --------------------------------------------------------------------------------------------
 
 
