@@ -23,6 +23,7 @@ from tests.frames import SAMPLES, backend_evidence, completed, evidence, frames,
 from validator.backends.catalog import CATALOG, REFERENCE, Backend
 from validator.backends.interface import RefusalKind
 from validator.calibrate import (
+    TELLING_RATIO,
     CalibrationRefused,
     CalibrationRequest,
     Measured,
@@ -38,6 +39,7 @@ from validator.calibrate import (
     ratio_limit,
     require_health,
     with_budgets,
+    with_ratio,
     without_missing_variants,
 )
 from validator.check import CheckRequest, check
@@ -121,7 +123,8 @@ def measured_evidence(*, own: float = 1e-6, loud: float = 1e-6, **changes: objec
         given = {"row": row, "outcome": completed(row), "main": compare(reference, tried)}
         own_changes = changes if variant.row == LOUD else {}
         more.append(backend_evidence(ORT.name, reference, tried, **(given | own_changes)))
-    quiet = tuple(replace(b, batches=((1, b.batches[0][1]), (7, b.batches[0][1]))) for b in (*healthy.backends, *more))
+    same = {size: compare(reference, frames({"output": y}, size=size)) for size in (1, 7)}
+    quiet = tuple(replace(b, batches=tuple(same.items())) for b in (*healthy.backends, *more))
     return replace(healthy, backends=quiet)
 
 
@@ -129,8 +132,12 @@ def decided(tried: Evidence) -> Decision:
     return judge(MEASURING, tried)
 
 
+def told(tried: Evidence) -> Decision:
+    return judge(with_ratio(MEASURING, TELLING_RATIO), tried)
+
+
 def k_of(tried: Evidence) -> Measured:
-    (found,) = measure(decided(tried), [ORT], VARIANTS)
+    (found,) = measure(told(tried), [ORT], VARIANTS)
     return found
 
 
@@ -151,7 +158,7 @@ def test_the_loudest_variant_decides_and_is_named() -> None:
 def test_other_batch_sizes_count() -> None:
     tried = measured_evidence()
     y = scores()
-    apart = compare(frames({"output": noisy(y, 1e-6, seed=3)}), frames({"output": noisy(y, 5e-6, seed=4)}))
+    apart = compare(frames({"output": noisy(y, 1e-6, seed=3)}), frames({"output": noisy(y, 5e-6, seed=4)}, size=7))
     backends = tuple(
         replace(b, batches=((1, b.batches[0][1]), (7, apart))) if b.row == ORT else b for b in tried.backends
     )
@@ -164,8 +171,7 @@ def test_other_batch_sizes_count() -> None:
 def test_under_its_own_budget_a_healthy_model_uses_at_most_half_of_every_limit(own: float, loud: float) -> None:
     tried = measured_evidence(own=own, loud=loud)
     found = k_of(tried)
-    budgets = tuple(Budget(backend=b.backend, error_ratio=found.error_ratio) for b in MEASURING.budget)
-    decision = judge(MEASURING.model_copy(update={"budget": budgets}), tried)
+    decision = judge(with_ratio(MEASURING, found.error_ratio), tried)
     for finding in decision.findings:
         if finding.measured is not None and finding.limit and "error ratio" in (finding.metric or ""):
             assert finding.measured <= finding.limit / 2
@@ -251,7 +257,7 @@ def test_a_refusal_names_the_variant_by_what_is_another() -> None:
 
 
 def calibrated(source: Policy, tried: Evidence) -> Policy:
-    decision = decided(tried)
+    decision = told(tried)
     provenance = Provenance(
         tool="1", created_utc="2026-11-30T00:00:00Z", variant=tuple(list_ratios(decision, [ORT], VARIANTS))
     )
@@ -332,7 +338,7 @@ def test_budgets_are_bound_to_what_decides_which_kernels_run() -> None:
 
 
 def test_ratios_of_the_measures_themselves_are_no_variants() -> None:
-    found = list(list_ratios(decided(measured_evidence()), [ORT], VARIANTS))
+    found = list(list_ratios(told(measured_evidence()), [ORT], VARIANTS))
     assert {r.backend for r in found} == {ORT.name}
     assert all(isinstance(r, VariantRatio) for r in found)
 

@@ -37,6 +37,10 @@ def judged(*waivers: Waiver, tried: Evidence | None = None, today: date | None =
     return judge(policy, evidence(TOO_LOUD) if tried is None else tried, today)
 
 
+def codes(decision: Decision) -> list[str]:
+    return [w.code for w in decision.warnings if w.code in ("waived", "waiver")]
+
+
 def statuses(decision: Decision, check: Check = Check.ERROR_RATIO) -> set[Status]:
     return {f.status for f in decision.findings if f.check is check}
 
@@ -48,13 +52,13 @@ def test_a_waived_finding_does_not_block_and_says_who_answers_for_it() -> None:
     assert statuses(decision) == {Status.WAIVED}
     assert {f.waiver.owner for f in decision.findings if f.waiver} == {"Ada"}
     (caution,) = [w for w in decision.warnings if w.code == "waived"]
-    assert caution.message.endswith("4 findings waived by Ada, until 2026-12-30: known")
+    assert caution.message.endswith("findings waived by Ada, until 2026-12-30: known")
 
 
 def test_the_last_day_is_the_last_on_which_it_counts() -> None:
     last = waiver(expires=TODAY)
     assert judged(last).verdict is Verdict.PASS
-    assert "(0 days left)" in judged(last).warnings[0].message
+    assert any("(0 days left)" in w.message for w in judged(last).warnings if w.code == "waived")
     late = judged(last, today=TODAY + timedelta(days=1))
     assert late.verdict is Verdict.FAIL
     assert statuses(late) == {Status.EXCEEDED}
@@ -85,13 +89,13 @@ def test_one_that_has_expired_says_nothing_where_another_took_its_place() -> Non
 def test_a_waiver_of_something_else_waives_nothing_and_is_warned_about(change: dict[str, str]) -> None:
     decision = judged(waiver(**change))
     assert decision.verdict is Verdict.FAIL
-    assert [w.code for w in decision.warnings] == ["waiver"]
+    assert codes(decision) == ["waiver"]
 
 
 def test_an_expired_waiver_that_nothing_needs_does_not_block() -> None:
     decision = judged(waiver(expires=TODAY - timedelta(days=1)), tried=evidence())
     assert decision.verdict is Verdict.PASS
-    assert [w.code for w in decision.warnings] == ["waiver"]
+    assert codes(decision) == ["waiver"]
 
 
 @given(st.data())

@@ -5,7 +5,7 @@ are those of a check. They are judged first, with limits that only a fault excee
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,8 +29,9 @@ from validator.check import (
 )
 from validator.errors import CouldNotRun
 from validator.executors.local import LocalExecutor
-from validator.judge import BackendEvidence, Check, Decision, Evidence, Finding, Status, Verdict, judge
-from validator.plan import choose_rows
+from validator.golden.dataset import GoldenDataset
+from validator.judge import BackendEvidence, Check, Decision, Evidence, Finding, Status, Verdict, deployed_batch, judge
+from validator.plan import choose_rows, spread
 from validator.policy import (
     Budget,
     Calibration,
@@ -57,7 +58,10 @@ MARGIN = 2.0
 """K over the largest healthy error ratio."""
 
 FAULT_RATIO = 100.0
-"""K of the runs that are measured: beyond it an error ratio is a fault and no noise."""
+"""K that the runs have to be within: beyond it an error ratio is a fault and no noise."""
+
+TELLING_RATIO = 2.0**-40
+"""K that nothing is within, so that the judge tells every number that a limit follows from."""
 
 AS_IT_IS = "as it is"
 ONE_THREAD = "threads"
@@ -135,21 +139,21 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
     asked = {*source.required, *request.backends} - {REFERENCE, BASELINE}
     candidates = [row for row in rows if row.name in asked]
     variants = plan_variants(candidates, threads=threads_of(source))
-    policy = measuring_policy(source, candidates, variants)
-    with scratch_folder() as scratch, _open_executor(policy, variants, scratch, progress) as executor:
+    with scratch_folder() as scratch, _open_executor(source, variants, scratch, progress) as executor:
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
         staged = registry.stage(subject, scratch / "subject")
-        program = admit_program(staged, policy)
-        golden_uri, golden = open_golden_uri(request.golden or policy.golden, registry, scratch / "golden")
+        program = admit_program(staged, source)
+        golden_uri, golden = open_golden_uri(request.golden or source.golden, registry, scratch / "golden")
         progress.stage("golden", f"{golden_uri}: {golden.samples} samples, {golden.digest[:15]}")
+        policy = measuring_policy(source, candidates, variants, sizes=possible_sizes(source, candidates, golden))
         onnx = find_onnx_file(request.onnx, staged, registry, scratch / "onnx")
         run = Run(policy=policy, staged=staged, program=program, golden=golden, scratch=scratch, executor=executor)
         evidence, onnx = run.gather((*request.backends, *(v.row for v in variants)), onnx)
         verify_unchanged(staged, onnx)
     evidence = without_missing_variants(evidence, variants)
-    decision = judge(policy, evidence)
-    require_health(decision, variants)
+    require_health(judge(policy, evidence), variants)
+    decision = judge(with_ratio(policy, TELLING_RATIO), evidence)
     measured = measure(decision, candidates, variants)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     provenance = Provenance(
@@ -213,7 +217,21 @@ def fresh_name(name: str, suffix: str, taken: set[str]) -> str:
         number += 1
 
 
-def measuring_policy(source: Policy, candidates: Sequence[Backend], variants: Sequence[Variant]) -> Policy:
+def possible_sizes(policy: Policy, candidates: Sequence[Backend], golden: GoldenDataset) -> tuple[int, ...]:
+    """Return the batch sizes that the dataset can fill and that are not those which the candidates run anyway."""
+    usual = {largest_range(golden.batches(0, golden.samples, deployed_batch(policy, row))) for row in candidates}
+    wanted = policy.checks.batch_samples
+    return tuple(size for size in BATCH_SIZES if largest_range(spread(golden, size, wanted)) == size not in usual)
+
+
+def largest_range(ranges: Iterable[tuple[int, int]]) -> int:
+    """Return the length of the longest of some ranges."""
+    return max((stop - start for start, stop in ranges), default=0)
+
+
+def measuring_policy(
+    source: Policy, candidates: Sequence[Backend], variants: Sequence[Variant], *, sizes: Sequence[int] = BATCH_SIZES
+) -> Policy:
     """Return the source's policy with the variants as rows of their own, and limits that only a fault exceeds.
 
     Without waivers and the old calibration: neither says anything about what is measured anew.
@@ -221,9 +239,15 @@ def measuring_policy(source: Policy, candidates: Sequence[Backend], variants: Se
     names = [*(row.name for row in candidates), *(v.row for v in variants)]
     document = source.model_dump(exclude={"budget", "waiver", "calibration"})
     document["backends"] = {**source.backends, **{v.row: {"like": v.candidate, **v.knobs} for v in variants}}
-    document["checks"]["batch_sizes"] = tuple(sorted({*source.checks.batch_sizes, *BATCH_SIZES}))
+    document["checks"]["batch_sizes"] = tuple(sorted({*source.checks.batch_sizes, *sizes}))
     document["budget"] = tuple({"backend": name, "error_ratio": FAULT_RATIO} for name in names)
     return Policy.model_validate(document)
+
+
+def with_ratio(policy: Policy, error_ratio: float) -> Policy:
+    """Return a measuring policy with another K for everything."""
+    budgets = tuple(Budget(backend=b.backend, output=b.output, error_ratio=error_ratio) for b in policy.budget)
+    return policy.model_copy(update={"budget": budgets})
 
 
 class _Executor(LocalExecutor):
@@ -289,23 +313,28 @@ def _tell(finding: Finding, titles: Mapping[str, str]) -> str:
 
 
 def needed_ratio(finding: Finding) -> float | None:
-    """Return the K from which a finding would be within; None where K does not limit it.
+    """Return the K from which a finding judged at K = TELLING_RATIO would be within; None where K does not limit it.
 
-    For the pooled ratio and other batch sizes that is the ratio itself, for the others less, as their limits are wider:
-    each is told by its limit at K = FAULT_RATIO.
+    For the pooled ratio that is the ratio itself, for the others less, as their limits are wider.
     """
     if finding.measured is None or finding.limit is None or finding.output is None:
         return None
     by_batch = finding.check is Check.BATCH and (finding.metric or "").startswith("error ratio")
     if not by_batch and finding.check is not Check.ERROR_RATIO:
         return None
-    return finding.measured / finding.limit * FAULT_RATIO
+    return finding.measured / finding.limit * TELLING_RATIO
 
 
 def list_ratios(
     decision: Decision, candidates: Sequence[Backend], variants: Sequence[Variant]
 ) -> Iterator[VariantRatio]:
-    """Yield the largest needed K of every variant and output that has error ratios, in the order of the findings."""
+    """Yield the largest needed K of every variant and output that has error ratios, in the order of the findings.
+
+    Args:
+        decision: at K = TELLING_RATIO.
+        candidates: rows that get budgets.
+        variants: of them.
+    """
     runs = {row.name: (row.name, AS_IT_IS) for row in candidates} | {v.row: (v.candidate, v.title) for v in variants}
     judged = {(f.backend, f.output) for f in decision.findings if f.check is Check.ERROR_RATIO}
     largest: dict[tuple[str, str, str], float] = {}

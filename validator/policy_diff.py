@@ -54,7 +54,7 @@ class Change:
 
 def diff_policies(old: Policy, new: Policy) -> tuple[Change, ...]:
     """List every change, in the order of the policy's keys."""
-    return tuple(_walk(Policy, old, new, _Sides(old=old, new=new), ()))
+    return tuple(_walk(type(new), old, new, _Sides(old=old, new=new), ()))
 
 
 def loosens(changes: Iterable[Change]) -> bool:
@@ -81,7 +81,7 @@ Rule = Callable[[str, Any, Any, _Sides], Iterator[Change]]
 def _walk(model: type[BaseModel], old: Any, new: Any, sides: _Sides, path: tuple[str, ...]) -> Iterator[Change]:
     """Compare two documents key by key; tables without a rule of their own are walked into."""
     for name in model.model_fields:
-        before, after = getattr(old, name), getattr(new, name)
+        before, after = getattr(old, name, None), getattr(new, name)
         key = ".".join((*path, name))
         if before == after:
             continue

@@ -23,9 +23,9 @@ class Entry:
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
         "check": Entry(place="validator.cli.check:check", summary="Say whether a registered model may be promoted."),
+        "golden": Entry(place="validator.cli.golden:golden", summary="Make, look at and verify golden datasets."),
         "calibrate": Entry(place="validator.cli.calibrate:calibrate", summary="Measure budgets on a healthy model."),
         "budget": Entry(place="validator.cli.budget:budget", summary="Show, lint and compare policies."),
-        "golden": Entry(place="validator.cli.golden:golden", summary="Make, look at and verify golden datasets."),
         "backends": Entry(place="validator.cli.backends:backends", summary="List the backends, or one's knobs."),
         "demo": Entry(place="validator.cli.demo:demo", summary="See a pass and a block in a minute, on a CPU."),
         "report": Entry(place="validator.cli.report:report", summary="Print the report of a verdict.json again."),
