@@ -214,7 +214,7 @@ def staged_model(situation: Situation) -> StagedModel:
 
 
 def decide_on(situation: Situation) -> tuple[Policy, Evidence, Decision]:
-    policy = Policy(required=situation.required)
+    policy = Policy(required=situation.required, batch_size=16)
     evidence = evidence_of(situation)
     return policy, evidence, judge(policy, evidence)
 

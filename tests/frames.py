@@ -1,6 +1,7 @@
 """Builders of frames, comparisons and evidence out of plain arrays, for tests of everything above them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +27,15 @@ def frames(outputs: Mapping[str, np.ndarray], size: int = 8, dtypes: Mapping[str
             dtypes=names,
         )
         for start in range(0, count, size)
+    ]
+
+
+def cut_one_by_one(source: list[Frame]) -> list[Frame]:
+    """Cut frames into frames of one sample."""
+    return [
+        replace(f, start=s, stop=s + 1, outputs={n: v[s - f.start : s - f.start + 1] for n, v in f.outputs.items()})
+        for f in source
+        for s in range(f.start, f.stop)
     ]
 
 
@@ -77,12 +87,13 @@ def backend_evidence(name: str, reference: list[Frame], candidate: list[Frame], 
     """Return what a healthy run of a catalog row leaves, but for the changes."""
     row = CATALOG[name]
     repeat = compare(candidate, candidate)
+    one_by_one = compare(candidate, cut_one_by_one(candidate))
     healthy: dict[str, object] = {
         "row": row,
         "outcome": completed(row),
         "main": None if name == REFERENCE else compare(reference, candidate),
         "repeat": repeat,
-        "batches": ((1, repeat),),
+        "batches": ((1, one_by_one),),
     }
     return BackendEvidence(**(healthy | changes))  # type: ignore[arg-type]
 

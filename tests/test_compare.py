@@ -85,12 +85,23 @@ def test_an_output_without_a_batch_dimension_is_compared_whole() -> None:
     assert output.summary.rms == 1
 
 
-def test_an_output_without_a_batch_dimension_is_unattributed_where_the_cuts_differ() -> None:
+def test_an_output_of_one_shape_whatever_the_batch_is_compared_whole() -> None:
+    """Anchors must not depend on the batch; a mean over the batch does, and is found."""
     y = np.arange(3.0)
     whole = [Frame(start=0, stop=8, outputs={"anchors": y}, dtypes={"anchors": "float64"})]
-    halves = [Frame(start=s, stop=s + 4, outputs={"anchors": y}, dtypes={"anchors": "float64"}) for s in (0, 4)]
+    halves = [Frame(start=s, stop=s + 4, outputs={"anchors": y + s}, dtypes={"anchors": "float64"}) for s in (0, 4)]
     result = compare(whole, halves)
-    assert result.unattributed == ("anchors",)
+    assert result.unattributed == ()
+    assert result.outputs["anchors"].unequal == 3
+    assert result.largest_frame == 4
+
+
+def test_an_output_without_a_batch_dimension_is_unattributed_where_the_cuts_differ() -> None:
+    def columns(start: int, stop: int) -> Frame:
+        return Frame(start=start, stop=stop, outputs={"t": np.zeros((3, stop - start))}, dtypes={"t": "float64"})
+
+    result = compare([columns(0, 8)], [columns(0, 4), columns(4, 8)])
+    assert result.unattributed == ("t",)
     assert result.structure == ()
     assert result.elements == 0
 
@@ -142,6 +153,18 @@ def test_a_reference_that_proves_nothing_is_seen(values: np.ndarray, words: str)
     weakness = measure_variety(frames({"output": values}, 2))["output"].weakness
     assert weakness is not None
     assert words in weakness
+
+
+def test_rounding_is_no_variety() -> None:
+    """The same sample again, in another batch, is the same evidence."""
+    y = np.ones((4, 3)) + np.arange(4)[:, None] * 1e-15
+    assert measure_variety(frames({"output": y}))["output"].weakness is not None
+
+
+def test_large_integers_are_told_apart_to_the_last_one() -> None:
+    y = np.full((2, 1), 2**60)
+    assert comparison_of(y, y + 7).outputs["output"].unequal == 2
+    assert comparison_of(y, y.astype(np.uint64)).outputs["output"].unequal == 0
 
 
 def test_a_reference_with_different_answers_is_no_weak_one() -> None:

@@ -17,7 +17,7 @@ from validator.policy import BUILT_IN, Calibration, Policy
 from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.protocol import Refusal
 
-CPU = BUILT_IN["cpu"]
+CPU = BUILT_IN["cpu"].model_copy(update={"batch_size": 8})
 ORT = CATALOG["onnxruntime-cpu"]
 
 
@@ -342,20 +342,114 @@ def test_a_budget_for_an_output_that_does_not_exist_is_inconclusive() -> None:
     assert "the outputs are output" in (findings_of(decision, Check.BUDGET, None)[0].hint or "")
 
 
+def with_columns(size: int) -> list[Frame]:
+    """Return frames with a second output whose batch dimension is the last one."""
+    return [
+        replace(f, outputs={**f.outputs, "t": f.outputs["output"].T}, dtypes={**f.dtypes, "t": "float64"})
+        for f in frames({"output": scores()}, size)
+    ]
+
+
 def test_an_output_of_no_single_sample_is_never_left_unjudged() -> None:
-    y = scores()
-    anchors = np.arange(3.0)
-
-    def with_anchors(size: int) -> list[Frame]:
-        return [
-            replace(f, outputs={**f.outputs, "anchors": anchors}, dtypes={**f.dtypes, "anchors": "float64"})
-            for f in frames({"output": y}, size)
-        ]
-
-    cut_differently = compare(with_anchors(8), with_anchors(4))
+    cut_differently = compare(with_columns(8), with_columns(4))
     decision = judge(CPU, with_backend("onnxruntime-cpu", main=cut_differently))
     assert decision.verdict is Verdict.INCONCLUSIVE
     assert any("belongs to no single sample" in f.message for f in findings_of(decision, Check.COVERAGE))
+    decision = judge(CPU, with_backend("onnxruntime-cpu", batches=((1, compare(with_columns(8), with_columns(1))),)))
+    assert decision.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_non_finite_value_at_another_batch_size_fails() -> None:
+    """The error ratio is over finite elements: it would not notice."""
+    y = scores()
+    alone = y.copy()
+    alone[4, 2] = np.nan
+    other = compare(frames({"output": y}), frames({"output": alone}, 1))
+    for name in (REFERENCE, "onnxruntime-cpu"):
+        assert judge(CPU, with_backend(name, batches=((1, other),))).verdict is Verdict.FAIL
+
+
+def test_one_wrong_element_at_another_batch_size_fails() -> None:
+    y = scores(classes=100_000)
+    alone = noisy(y, 1e-7)
+    alone[3, 7] += 1e-3
+    rows = (
+        backend_evidence(REFERENCE, frames({"output": y}), frames({"output": y})),
+        backend_evidence("eager-cpu", frames({"output": y}), frames({"output": noisy(y, 1e-6, seed=2)})),
+        backend_evidence(
+            "onnxruntime-cpu",
+            frames({"output": y}),
+            frames({"output": noisy(y, 1e-6, seed=3)}),
+            batches=((1, compare(frames({"output": y}), frames({"output": alone}, 1))),),
+        ),
+    )
+    assert judge(CPU, evidence(backends=rows)).verdict is Verdict.FAIL
+
+
+def test_a_batch_size_that_never_really_ran_is_not_measured() -> None:
+    """Ragged samples come one at a time, whatever batch was asked for."""
+    y = scores()
+    single = frames({"output": y}, 1)
+    ragged = replace(compare(single, single), largest_frame=1)
+    for change in (
+        {"main": ragged},
+        {
+            "batches": (
+                (
+                    64,
+                    compare(frames({"output": y}), frames({"output": y})),
+                ),
+            )
+        },
+    ):
+        assert judge(CPU, with_backend("onnxruntime-cpu", **change)).verdict is Verdict.INCONCLUSIVE  # type: ignore[arg-type]
+
+
+def test_a_large_sample_does_not_excuse_the_others() -> None:
+    y = scores()
+    y[5] *= 1e8
+    baseline, candidate = (y + noisy(np.zeros_like(y), 1e-7, seed=s) * np.abs(y) for s in (2, 3))
+    candidate[np.abs(y) < 100] = 0.0
+    reference = frames({"output": y})
+    rows = (
+        backend_evidence(REFERENCE, reference, reference),
+        backend_evidence("eager-cpu", reference, frames({"output": baseline})),
+        backend_evidence("onnxruntime-cpu", reference, frames({"output": candidate})),
+    )
+    decision = judge(CPU, evidence(backends=rows))
+    assert decision.verdict is Verdict.FAIL
+    assert "error ratio, sample by itself" in {f.metric for f in decision.findings if f.status is Status.EXCEEDED}
+
+
+def test_a_budget_as_large_as_the_output_clears_nothing() -> None:
+    """Where rounding decides the answer in fp32, zeros would be within."""
+    y = scores()
+    reference = frames({"output": y})
+    rows = (
+        backend_evidence(REFERENCE, reference, reference),
+        backend_evidence("eager-cpu", reference, frames({"output": noisy(y, 1.0, seed=2)})),
+        backend_evidence("onnxruntime-cpu", reference, frames({"output": np.zeros_like(y)})),
+    )
+    decision = judge(CPU, evidence(backends=rows))
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert any("zeros would be within" in f.message for f in decision.findings)
+
+
+def test_state_that_forward_changes_fails() -> None:
+    stateful = replace(evidence(), facts=facts(mutated_buffers=("n",)))
+    assert judge(CPU, stateful).verdict is Verdict.FAIL
+
+
+def test_an_output_without_elements_on_either_side_passes() -> None:
+    y, none = scores(), np.zeros((16, 0, 4))
+    both = frames({"boxes": none, "output": y})
+    rows = tuple(backend_evidence(name, both, both) for name in (REFERENCE, "eager-cpu", "onnxruntime-cpu"))
+    assert judge(CPU, evidence(backends=rows)).verdict is Verdict.PASS
+
+
+def test_an_inconclusive_verdict_always_has_a_reason() -> None:
+    decision = judge(CPU, with_backend("onnxruntime-cpu", batches=(), repeat=None, main=None))
+    assert any(f.status is Status.NOT_MEASURED for f in decision.findings)
 
 
 def test_the_baselines_batch_sizes_are_held_against_its_own_error() -> None:
@@ -407,5 +501,5 @@ def test_nan_on_both_sides_everywhere_is_never_within() -> None:
     decision = judge(CPU, with_backend("onnxruntime-cpu", main=compare(nan, nan)))
     assert decision.verdict is Verdict.FAIL
     ratios = [f for f in findings_of(decision, Check.ERROR_RATIO) if f.metric != "error ratio, worst channel"]
-    assert len(ratios) == 4
+    assert len(ratios) == 5
     assert all(math.isnan(f.measured or 0) for f in ratios)

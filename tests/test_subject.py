@@ -46,7 +46,17 @@ def test_every_form_of_uri_is_understood(text: str, uri: object) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "alexnet", "models:/", "models:/alexnet", "models:/@x", "models:/alexnet@", "models:/a/3/sub", "runs:/x"],
+    [
+        "",
+        "models:/a/" + "9" * 5000 + "/x",
+        "alexnet",
+        "models:/",
+        "models:/alexnet",
+        "models:/@x",
+        "models:/alexnet@",
+        "models:/a/3/sub",
+        "runs:/x",
+    ],
 )
 def test_what_is_no_model_uri_says_which_forms_there_are(text: str) -> None:
     with pytest.raises(UriError) as caught:
@@ -108,7 +118,7 @@ def test_a_truncated_archive_is_refused_before_it_is_loaded(tmp_path: Path) -> N
 
 
 def test_a_subject_without_a_program_or_with_two_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "MLmodel").write_text("x")
+    (tmp_path / "MLmodel").write_text("flavors: {}\n")
     with pytest.raises(FormatRefused, match="no PyTorch model"):
         find_program(staged(tmp_path))
     archive(tmp_path / "a.pt2", "x")
@@ -117,8 +127,28 @@ def test_a_subject_without_a_program_or_with_two_is_refused(tmp_path: Path) -> N
         find_program(staged(tmp_path))
 
 
+def test_what_is_checked_is_what_mlmodel_serves(tmp_path: Path) -> None:
+    """A clean program elsewhere in the folder must not stand in for the pickle that is served."""
+    (tmp_path / "MLmodel").write_text("flavors:\n  pytorch:\n    model_data: data\n")
+    archive(tmp_path / "extra_files/clean.pt2", "x")
+    archive(tmp_path / "data/model.pth", "archive/data.pkl")
+    program = find_program(staged(tmp_path))
+    assert program.format is ProgramFormat.PICKLE
+    archive(tmp_path / "data/model.pt2", "x")
+    with pytest.raises(FormatRefused, match="several"):
+        find_program(staged(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["x", "flavors: [", "flavors:\n  pytorch:\n    model_data: ../elsewhere\n"])
+def test_an_mlmodel_that_cannot_be_followed_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "MLmodel").write_text(text)
+    archive(tmp_path / "data/model.pt2", "x")
+    with pytest.raises(FormatRefused, match="MLmodel"):
+        find_program(staged(tmp_path))
+
+
 def test_an_onnx_file_among_the_artifacts_is_found_and_two_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "MLmodel").write_text("x")
+    (tmp_path / "MLmodel").write_text("flavors: {}\n")
     assert find_onnx(staged(tmp_path)) is None
     (tmp_path / "model.onnx").write_bytes(b"x")
     assert find_onnx(staged(tmp_path)) == tmp_path / "model.onnx"

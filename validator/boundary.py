@@ -59,7 +59,7 @@ def run(load: Callable[[], click.Command], arguments: Sequence[str], *, debug: b
     except ValidatorError as error:
         code = _tell(error, debug=debug)
     except (click.Abort, KeyboardInterrupt):
-        _say("interrupted: nothing was decided")
+        _say("interrupted: nothing is cleared")
         code = ExitCode.INTERRUPTED
     except click.exceptions.Exit as stop:
         code = _code_of(stop.exit_code)

@@ -150,7 +150,7 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
         onnx = find_onnx_file(request.onnx, staged, registry, scratch / "onnx")
         run = Run(policy=policy, staged=staged, program=program, golden=golden, scratch=scratch, executor=executor)
         evidence, onnx = run.gather((*request.backends, *(v.row for v in variants)), onnx)
-        verify_unchanged(staged, onnx)
+        verify_unchanged(staged, onnx, golden)
     evidence = without_missing_variants(evidence, variants)
     require_health(judge(policy, evidence), variants)
     decision = judge(with_ratio(policy, TELLING_RATIO), evidence)

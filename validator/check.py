@@ -65,6 +65,8 @@ from validator.worker.warm import WarmSpec
 ONNX_TAG = "validator.onnx"
 VERDICT_NAME = "verdict.json"
 ONNX_FOLDER = "onnx"
+EXPORTED_NAMES = ("model.onnx", "model.onnx.data")
+"""Files that an export by the gate consists of; the second one only for models too large for one."""
 LARGE_MACHINE_CORES = 8
 
 
@@ -124,7 +126,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         onnx = find_onnx_file(request.onnx, staged, registry, scratch / "onnx")
         run = Run(policy=policy, staged=staged, program=program, golden=golden, scratch=scratch, executor=executor)
         evidence, onnx = run.gather(request.backends, onnx)
-        verify_unchanged(staged, onnx)
+        verify_unchanged(staged, onnx, golden)
         progress.stage("judge", f"{len(evidence.backends)} backends")
         decision = judge(policy, evidence, started.date())
         info = RunInfo(
@@ -177,13 +179,14 @@ def load_policy(name: str) -> Policy:
 
 
 def discard_old_verdict(output: Path) -> None:
-    """Remove an earlier verdict: if this check ends without one, the old one must not be read as its result.
+    """Remove an earlier verdict and export: if this check ends without, the old ones must not be taken for its result.
 
     Raises:
         ReportFailed: it cannot be removed.
     """
     try:
-        (output / VERDICT_NAME).unlink(missing_ok=True)
+        for name in (VERDICT_NAME, *(f"{ONNX_FOLDER}/{name}" for name in EXPORTED_NAMES)):
+            (output / name).unlink(missing_ok=True)
     except OSError as error:
         raise ReportFailed(
             f"{output} cannot be used: {error.strerror}", hint="name another folder with --output"
@@ -353,7 +356,9 @@ class Run:
             check_fit(self.golden, facts)
         rows = choose_rows(self.policy, extra, reference_device=_reference_device(probe))
         made = Made(onnx=onnx)
-        runs = None if facts is None or facts.training else compare_runs(rows, self._run(rows, facts, made))
+        runs = (
+            None if facts is None or facts.training else compare_runs(rows, self._run(rows, facts, made), self.golden)
+        )
         return self._evidence(rows, probe=probe, facts=facts, made=made, runs=runs), made.onnx
 
     @property
@@ -400,9 +405,9 @@ class Run:
             onnx_required=needs_onnx(rows),
             has_onnx=made.onnx is not None,
             backends=tuple(backends[row.name] for row in rows),
-            variety=variety_of(backends),
+            variety=variety_of(backends, self.golden),
         )
-        return replace(evidence, control=plant_fault(self.policy, evidence))
+        return replace(evidence, control=plant_fault(self.policy, evidence, self.golden))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -436,7 +441,7 @@ def retries(evidence: Evidence) -> tuple[str, ...]:
     )
 
 
-def verify_unchanged(staged: StagedModel, onnx: OnnxFile | None) -> None:
+def verify_unchanged(staged: StagedModel, onnx: OnnxFile | None, golden: GoldenDataset) -> None:
     """Hash what was tested once more: the workers ran somebody else's code beside it.
 
     Raises:
@@ -452,6 +457,15 @@ def verify_unchanged(staged: StagedModel, onnx: OnnxFile | None) -> None:
                 f"{staged.subject.title} changed while it was checked: {before.digest[:15]} became {after.digest[:15]}",
                 hint="a worker wrote to what it was given: do not trust this model",
             )
+    try:
+        reopened = open_golden(golden.folder).digest
+    except GoldenError as error:
+        reopened = error.message
+    if reopened != golden.digest:
+        raise DigestChanged(
+            f"the golden dataset {golden.folder} changed while {staged.subject.title} was checked",
+            hint="find out who wrote to it, then check again",
+        )
 
 
 # --- The evidence on disk and in MLflow -----------------------------------------------------------------------
@@ -477,7 +491,7 @@ def copy_files(source: Path, target: Path) -> None:
     try:
         target.mkdir(parents=True, exist_ok=True)
         for path in sorted(source.iterdir()):
-            draft = target / f".{path.name}.draft"
+            draft = target / f".{path.name}.{secrets.token_hex(4)}.draft"
             try:
                 shutil.copyfile(path, draft)
                 draft.replace(target / path.name)
@@ -494,7 +508,9 @@ def annotate(
     document = result.document
     artifacts = {VERDICT_NAME: result.path}
     if document.onnx is not None and document.onnx.origin == OnnxOrigin.EXPORT:
-        artifacts[ONNX_FOLDER] = output / ONNX_FOLDER
+        for name in EXPORTED_NAMES:
+            if (output / ONNX_FOLDER / name).is_file():
+                artifacts[f"{ONNX_FOLDER}/{name}"] = output / ONNX_FOLDER / name
     annotation = Annotation(
         subject=subject,
         check_id=document.check_id,

@@ -17,6 +17,7 @@ from validator.metrics import (
     Counts,
     ErrorSummary,
     Rows,
+    as_float64,
     channel_maxima,
     error_histogram,
     sample_rows,
@@ -113,6 +114,8 @@ class Comparison:
     """Samples that both sides hold."""
     unattributed: tuple[str, ...] = ()
     """Outputs without a batch dimension, where the two sides cut the samples differently: not comparable."""
+    largest_frame: int = 0
+    """Samples of the candidate's largest frame: the batch size that really ran."""
     misdeclared: tuple[StructureDifference, ...] = ()
     """Outputs whose declared meaning contradicts what the reference returned: they were compared plainly."""
 
@@ -157,21 +160,22 @@ def compare(
     tallies: dict[str, _Tally] = defaultdict(_Tally)
     structure, misdeclared = _Differences(), _Differences()
     unattributed: set[str] = set()
-    samples = 0
+    samples = largest_frame = 0
 
     for frame in candidate:
+        largest_frame = max(largest_frame, frame.stop - frame.start)
         counterpart = lookup.read(frame.start, frame.stop)
         if counterpart is None:
             structure.add("", "samples that the reference does not hold", frame.start)
             continue
         samples += frame.stop - frame.start
-        cut_differently = _spread_cuts(counterpart, specs)
+        shared = sorted(frame.outputs.keys() & counterpart.outputs.keys())
+        cut_differently = _spread_cuts(counterpart, _lost(frame, counterpart), specs)
         for name in sorted(counterpart.outputs.keys() - frame.outputs.keys()):
             if name not in cut_differently:
                 structure.add(name, "missing", frame.start)
         for name in sorted(frame.outputs.keys() - counterpart.outputs.keys()):
             structure.add(name, "not among the reference's outputs", frame.start)
-        shared = sorted(frame.outputs.keys() & counterpart.outputs.keys())
         unattributed.update(cut_differently.intersection(shared))
         comparable: list[str] = []
         for name in (n for n in shared if n not in cut_differently):
@@ -203,6 +207,7 @@ def compare(
         outputs={name: _close(name, tally) for name, tally in sorted(tallies.items())},
         samples=samples,
         unattributed=tuple(sorted(unattributed)),
+        largest_frame=largest_frame,
         misdeclared=misdeclared.close(),
     )
 
@@ -227,10 +232,19 @@ class _Differences:
         )
 
 
-def _spread_cuts(counterpart: "_Counterpart", specs: Specs) -> frozenset[str]:
-    """Add those outputs to the differently cut ones whose meaning needs one of them."""
-    cut = counterpart.cut_differently
-    return cut | {n for n, spec in specs.items() if n in counterpart.outputs and cut.intersection(names_meant(spec))}
+def _lost(frame: Frame, counterpart: "_Counterpart") -> frozenset[str]:
+    """Name the outputs that cannot be told apart by sample, where the two sides cut the samples differently.
+
+    One that has the same shape whatever the batch, as anchors do, must not depend on the batch at all: it is not among
+    them, and is compared whole.
+    """
+    shapes = {name: values.shape for name, values in frame.outputs.items()}
+    return frozenset(n for n in counterpart.cut_differently if shapes.get(n) != counterpart.outputs[n].shape)
+
+
+def _spread_cuts(counterpart: "_Counterpart", lost: frozenset[str], specs: Specs) -> frozenset[str]:
+    """Add those outputs to the lost ones whose meaning needs one of them."""
+    return lost | {n for n, spec in specs.items() if n in counterpart.outputs and lost.intersection(names_meant(spec))}
 
 
 def _close(name: str, tally: _Tally) -> OutputComparison:
@@ -339,7 +353,7 @@ class OutputVariety:
 
     samples: int
     distinct: int
-    """Different values among the samples' outputs."""
+    """1 and the number of samples whose output differs from the first one's by more than rounding."""
     finite: int
     nonzero: int
 
@@ -365,7 +379,7 @@ def measure_variety(
         specs: what outputs mean, by name; masked elements are no variety.
         inputs: reads the golden inputs that masks name.
     """
-    digests: dict[str, set[int]] = defaultdict(set)
+    first: dict[str, Array] = {}
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     whole = unbatched(specs or {})
     for frame in reference:
@@ -375,11 +389,28 @@ def measure_variety(
             outputs, _ = align(specs, outputs, outputs, known, samples=frame.stop - frame.start)
         for name, values in outputs.items():
             parts = values if name not in whole and _is_per_sample(frame, values) else values[np.newaxis]
-            digests[name].update(hash(part.tobytes()) for part in parts)
+            anchor = first.setdefault(name, parts[0]) if len(parts) else np.zeros(0)
+            counts[name]["moved"] += sum(_differs(anchor, part) for part in parts)
             counts[name]["samples"] += len(parts)
             counts[name]["finite"] += int(np.isfinite(values).sum())
             counts[name]["nonzero"] += int(np.count_nonzero(values))
     return {
-        name: OutputVariety(samples=c["samples"], distinct=len(digests[name]), finite=c["finite"], nonzero=c["nonzero"])
+        name: OutputVariety(samples=c["samples"], distinct=1 + c["moved"], finite=c["finite"], nonzero=c["nonzero"])
         for name, c in counts.items()
     }
+
+
+SAME = 2.0**-30
+"""Two fp64 outputs that are this near, relative to the largest value, differ by the order of summation at most."""
+
+
+def _differs(one: Array, other: Array) -> bool:
+    """Whether two samples' outputs are more than rounding apart. Another shape is another answer."""
+    if one.shape != other.shape:
+        return True
+    a, b = as_float64(one), as_float64(other)
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return True
+    scale = np.abs(a[finite]).max(initial=0.0)
+    return bool(np.abs(a[finite] - b[finite]).max(initial=0.0) > SAME * scale)

@@ -15,7 +15,7 @@ from typing import assert_never
 from validator.backends.catalog import BASELINE, REFERENCE, UNIT_ROUNDOFF, Backend, expected_settings
 from validator.backends.interface import ExportFacts, ModelFacts, RefusalKind
 from validator.compare import Comparison, OutputComparison, OutputVariety
-from validator.metrics import ErrorRatios, ErrorSummary, divide_by_floor, error_ratios, worst_channel
+from validator.metrics import ErrorRatios, ErrorSummary, divide_by_floor, error_ratios, worst_channel, worst_own_sample
 from validator.policy import (
     BATCH_DEPENDENCE_LIMIT,
     WAIVER_DAYS_MAX,
@@ -57,6 +57,7 @@ class Check(StrEnum):
     """What was looked at. The words are an interface: stable, documented, the same in every report."""
 
     TRAINING_MODE = "training-mode"
+    STATE = "state"
     EXPORT = "export"
     WORKER = "worker"
     IDENTITY = "identity"
@@ -176,6 +177,7 @@ def judge(policy: Policy, evidence: Evidence, today: date | None = None) -> Deci
     findings.append(_judge_control(evidence.control))
     findings = _apply_waivers(policy.waiver, findings, today)
     required = frozenset(policy.required) | {b.row.name for b in evidence.backends}
+    findings += _missing(findings, required)
     return Decision(
         verdict=decide(findings, required),
         findings=tuple(findings),
@@ -214,6 +216,18 @@ def decide(findings: Sequence[Finding], required: frozenset[str]) -> Verdict:
     return Verdict.PASS
 
 
+def _missing(findings: Sequence[Finding], required: frozenset[str]) -> list[Finding]:
+    """Say of every required check that left no finding that it was not measured: a verdict always has its reason."""
+    seen = {(f.backend, f.check) for f in findings}
+    lost = {f.backend for f in findings if f.check is Check.WORKER and f.status is not Status.WITHIN}
+    return [
+        _not_measured(check, name, f"{name} left nothing to judge {check} by")
+        for name in sorted(required - {REFERENCE, BASELINE} - lost)
+        for check in sorted(REQUIRED_CHECKS)
+        if (name, check) not in seen
+    ]
+
+
 def _is_complete(findings: Sequence[Finding], required: frozenset[str]) -> bool:
     """Whether every required backend has every required finding, and the run proved that it could fail."""
     seen = {(f.backend, f.check) for f in findings}
@@ -241,6 +255,17 @@ def _judge_model(evidence: Evidence) -> Iterator[Finding]:
             else "no dropout or batch statistics are live"
         ),
         hint="call model.eval() before torch.export.export or mlflow.pytorch.log_model" if training else None,
+    )
+    mutated = evidence.facts.mutated_buffers
+    yield Finding(
+        check=Check.STATE,
+        status=Status.EXCEEDED if mutated else Status.WITHIN,
+        message=(
+            f"forward writes to {len(mutated)} buffers, first {mutated[0]}: what it answers depends on earlier calls"
+            if mutated
+            else "forward writes to no buffer"
+        ),
+        hint="an export has no state: pass it in and out as tensors, or take it out of the model" if mutated else None,
     )
     if evidence.onnx_required:
         yield _judge_export(evidence)
@@ -347,8 +372,10 @@ def _judge_backend(policy: Policy, evidence: Evidence, backend: BackendEvidence)
         return [*findings, _not_measured(Check.COVERAGE, name, "there is no reference to compare it with")]
     findings += _judge_structure(evidence, backend, backend.main)
     if name != BASELINE:
+        wrong = {difference.output for difference in backend.main.misdeclared}
         for output in backend.main.outputs.values():
-            findings += judge_values(policy, evidence, backend.row, output)
+            if output.name not in wrong:
+                findings += judge_values(policy, evidence, backend.row, output)
     return findings
 
 
@@ -483,14 +510,32 @@ def _judge_batches(policy: Policy, evidence: Evidence, backend: BackendEvidence)
         )
         return
     planned = frozenset(policy.checks.batch_sizes) - {deployed_batch(policy, backend.row)}
-    measured = {size for size, comparison in backend.batches if comparison.samples > 0}
+    usual = largest_batch(backend)
+    measured = {
+        size
+        for size, comparison in backend.batches
+        if comparison.samples > 0 and comparison.largest_frame == size != usual
+    }
     if missing := planned - measured:
-        yield _not_measured(Check.BATCH, name, f"{name} was not run at batch {', '.join(map(str, sorted(missing)))}")
+        yield _not_measured(
+            Check.BATCH,
+            name,
+            f"{name} was not run at batch {', '.join(map(str, sorted(missing)))} besides its main batch of {usual}",
+            hint="use more golden samples of one shape, or other checks.batch_sizes in the policy",
+        )
     for size, comparison in backend.batches:
         yield from _judge_batch(policy, evidence, backend, size, comparison)
     if not planned:
         message = f"the policy names no batch size besides {deployed_batch(policy, backend.row)}"
         yield Finding(check=Check.BATCH, status=Status.WITHIN, message=message, backend=name)
+
+
+def largest_batch(backend: BackendEvidence) -> int | None:
+    """Return the largest batch that the main run of a row really had; None where that is not known."""
+    for comparison in (backend.main, backend.repeat):
+        if comparison is not None:
+            return comparison.largest_frame
+    return None
 
 
 def deployed_batch(policy: Policy, row: Backend) -> int:
@@ -506,38 +551,76 @@ def _judge_batch(
     for difference in comparison.structure:
         what = f"batch {size}: output {difference.output} {difference.what}"
         yield Finding(check=Check.BATCH, status=Status.EXCEEDED, message=what, backend=name, sample=difference.sample)
+    for lost in comparison.unattributed:
+        what = f"output {lost} of {name} belongs to no single sample, so batch {size} is not comparable"
+        yield _not_measured(Check.BATCH, name, what, hint="give the output a batch dimension, or leave it out")
     for output in comparison.outputs.values():
-        if output.kind in EXACT_KINDS and output.unequal:
+        findings = list(_judge_batch_output(policy, evidence, backend.row, size, output))
+        # One line per output: what went wrong, else the pooled number.
+        yield from [f for f in findings if f.status is not Status.WITHIN] or findings[:1]
+
+
+def _judge_batch_output(
+    policy: Policy, evidence: Evidence, row: Backend, size: int, output: OutputComparison
+) -> Iterator[Finding]:
+    """One output at another batch size: exactly, or by every number that the main run is judged by."""
+    wrong = output.nonfinite_mismatches or (output.unequal if output.kind in EXACT_KINDS else 0)
+    if wrong:
+        what = "are NaN or infinite on one side only" if output.nonfinite_mismatches else "differ"
+        yield Finding(
+            check=Check.BATCH,
+            status=Status.EXCEEDED,
+            message=f"{wrong:,} of {output.elements:,} elements {what} at batch {size}",
+            backend=row.name,
+            output=output.name,
+        )
+    if output.kind in EXACT_KINDS or output.elements == 0:
+        if not wrong:
+            message = f"{output.elements:,} elements are equal at batch {size}"
             yield Finding(
-                check=Check.BATCH,
-                status=Status.EXCEEDED,
-                message=f"{output.unequal:,} of {output.elements:,} elements differ at batch {size}",
-                backend=name,
-                output=output.name,
+                check=Check.BATCH, status=Status.WITHIN, message=message, backend=row.name, output=output.name
             )
-            continue
-        summary = output.summary
-        if name == REFERENCE:
-            dependence = divide_by_floor(summary.rms, [summary.rms_reference])
-            limit, metric = BATCH_DEPENDENCE_LIMIT, "RMS difference over RMS"
-            hint = "the model looks at its batch mates: train-mode normalisation, a wrong mask or a baked shape"
-        else:
-            floors = noise_floors(evidence, backend.row, output.name)
-            if floors is None:
-                yield _not_measured(Check.BATCH, name, f"{name}: no noise floor for output {output.name}")
-                continue
-            dependence = divide_by_floor(summary.rms, floors)
-            limit, metric = policy.limits_for(backend.row, output.name).error_ratio, f"error ratio at batch {size}"
-            hint = "a kernel of this backend gives another answer at this batch size"
-        within = dependence <= limit
+        return
+    summary = output.summary
+    if row.name == REFERENCE:
+        limit, hint = (
+            BATCH_DEPENDENCE_LIMIT,
+            "the model looks at its batch mates: normalisation, a mask or a baked shape",
+        )
+        numbers = [
+            ("RMS difference over RMS", divide_by_floor(summary.rms, [summary.rms_reference]), limit),
+            (
+                "largest difference over largest value",
+                divide_by_floor(summary.element_max, [summary.element_max_reference]),
+                limit,
+            ),
+        ]
+    else:
+        floor = _own_summary(evidence, row.name, output.name) if row.name == BASELINE else None
+        baseline = floor or baseline_summary(evidence, row, output.name)
+        if noise_floors(evidence, row, output.name) is None:
+            yield _not_measured(Check.BATCH, row.name, f"{row.name}: no noise floor for output {output.name}")
+            return
+        ratios = error_ratios(summary, baseline, unit_roundoff=UNIT_ROUNDOFF[row.precision])
+        limits, hint = (
+            policy.limits_for(row, output.name),
+            "a kernel of this backend answers otherwise at this batch size",
+        )
+        numbers = [
+            ("error ratio", ratios.pooled, limits.error_ratio),
+            ("error ratio, worst sample", ratios.worst_sample, limits.error_ratio_max),
+            ("error ratio, worst element", ratios.element, limits.error_ratio_element),
+        ]
+    for metric, measured, limit in numbers:
+        within = measured <= limit
         yield Finding(
             check=Check.BATCH,
             status=Status.WITHIN if within else Status.EXCEEDED,
-            message=f"batch {size} against {min(deployed_batch(policy, backend.row), evidence.samples)}",
-            backend=name,
+            message=f"batch {size} against {min(deployed_batch(policy, row), evidence.samples)}",
+            backend=row.name,
             output=output.name,
-            metric=metric,
-            measured=dependence,
+            metric=f"{metric} at batch {size}",
+            measured=measured,
             limit=limit,
             sample=summary.worst_sample,
             hint=None if within else hint,
@@ -588,6 +671,9 @@ def _judge_structure(evidence: Evidence, backend: BackendEvidence, main: Compari
     if not main.structure:
         message = f"{len(main.outputs)} outputs agree in name, dtype kind and shape"
         yield Finding(check=Check.CONTRACT, status=Status.WITHIN, message=message, backend=name)
+    for wrong in main.misdeclared:
+        message = f"the declared meaning of output {wrong.output} does not hold: {wrong.what}"
+        yield _not_measured(Check.EVIDENCE, name, message, hint="correct the output's table in the golden dataset")
     for output in main.unattributed:
         message = f"output {output} belongs to no single sample, and {name} cut the samples as the reference did not"
         yield _not_measured(Check.COVERAGE, name, message, hint="give the row no batch_size of its own")
@@ -634,9 +720,23 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
             limit=0.0,
         )
         return
-    if noise_floors(evidence, row, output.name) is None:
+    if output.elements == 0:
+        message = "it holds no element on either side, and the shapes agree"
+        yield Finding(check=Check.EXACT, status=Status.WITHIN, message=message, backend=row.name, output=output.name)
+        return
+    floors = noise_floors(evidence, row, output.name)
+    if floors is None:
         yield _not_measured(Check.ERROR_RATIO, row.name, f"the baseline {row.baseline} gave no noise floor")
         return
+    if output.summary.rms_reference > 0 and (
+        policy.limits_for(row, output.name).error_ratio * max(floors) >= output.summary.rms_reference
+    ):
+        yield _not_measured(
+            Check.EVIDENCE,
+            row.name,
+            f"the budget of output {output.name} is as large as the output itself: zeros would be within",
+            hint="rounding decides what this model answers in fp32; no comparison can clear it",
+        )
     summary = output.summary
     ratios = error_ratios(
         summary,
@@ -644,8 +744,29 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
         unit_roundoff=UNIT_ROUNDOFF[row.precision],
     )
     yield from judge_ratios(row, output.name, ratios, policy.limits_for(row, output.name), summary)
+    yield _judge_own_samples(policy, evidence, row, output)
     if row.baseline is not None:
         yield _judge_channels(policy, evidence, row, output)
+
+
+def _judge_own_samples(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Finding:
+    """Hold every sample against its own noise floor: one on a large scale must not excuse the others."""
+    baseline = _own_output(evidence, row.baseline, output.name) if row.baseline else None
+    measured, sample = worst_own_sample(
+        output.rows, baseline.rows if baseline else None, unit_roundoff=UNIT_ROUNDOFF[row.precision]
+    )
+    limit = policy.limits_for(row, output.name).error_ratio_own_sample
+    return Finding(
+        check=Check.ERROR_RATIO,
+        status=Status.WITHIN if measured <= limit else Status.EXCEEDED,
+        message=f"error ratio of {row.name} ({row.precision}) in the sample worst by its own floor",
+        backend=row.name,
+        output=output.name,
+        metric="error ratio, sample by itself",
+        measured=measured,
+        limit=limit,
+        sample=sample,
+    )
 
 
 def _judge_channels(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Finding:
@@ -738,10 +859,28 @@ def _warnings(policy: Policy, evidence: Evidence, findings: Sequence[Finding], t
         if backend.main is not None and backend.main.unattributed:
             names = ", ".join(backend.main.unattributed)
             yield Caution(code="batch", message=f"{backend.row.name}: outputs {names} belong to no single sample")
+    yield from _warn_of_batch(policy, evidence)
     yield from _ill_conditioned(evidence)
     yield from _warn_of_waivers(policy.waiver, findings, today)
     if policy.formats.pickle:
-        yield Caution(code="sandbox", message="the policy admits pickles and no sandbox holds the worker")
+        yield Caution(
+            code="sandbox",
+            message="the policy admits pickles and no sandbox holds the worker: a model's code can decide this verdict",
+        )
+
+
+def _warn_of_batch(policy: Policy, evidence: Evidence) -> Iterator[Caution]:
+    """Say where the deployed batch size never ran, for want of golden samples of one shape."""
+    if evidence.facts is not None and evidence.facts.static_batch is not None:
+        return
+    small = {
+        deployed_batch(policy, b.row): b.main.largest_frame
+        for b in evidence.backends
+        if b.main is not None and 0 < b.main.largest_frame < deployed_batch(policy, b.row)
+    }
+    for size, largest in small.items():
+        message = f"batch {size} is deployed and never ran: the golden dataset gives batches of at most {largest}"
+        yield Caution(code="batch", message=message)
 
 
 ILL_CONDITIONED = 1e-3

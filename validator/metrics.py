@@ -84,7 +84,7 @@ def sample_rows(first_sample: int, reference: Array, candidate: Array) -> Rows:
     rows["sum_sq_candidate"] = (c_finite * c_finite).sum(axis=1)
     rows["dot"] = (y_finite * c_finite).sum(axis=1)
     rows["nonfinite_mismatches"] = (~finite & ~_same_nonfinite(y, c)).sum(axis=1)
-    rows["unequal"] = ((y != c) & ~(np.isnan(y) & np.isnan(c))).sum(axis=1)
+    rows["unequal"] = _unequal(reference, candidate).reshape(len(reference), -1).sum(axis=1)
     rows["top1_flip"] = -1
     if y.shape[1]:
         worst = error.argmax(axis=1)
@@ -97,6 +97,14 @@ def sample_rows(first_sample: int, reference: Array, candidate: Array) -> Rows:
         best = np.partition(y_finite, -2, axis=1)[:, -2:]
         rows["margin"] = best[:, 1] - best[:, 0]
     return rows
+
+
+def _unequal(reference: Array, candidate: Array) -> npt.NDArray[np.bool_]:
+    """Where two values differ in their own dtypes, NaN equal to NaN: float64 cannot tell large integers apart."""
+    different = np.asarray(reference != candidate)
+    if different.dtype.kind == "b" and reference.dtype.kind in "fc" and candidate.dtype.kind in "fc":
+        different &= ~(np.isnan(reference) & np.isnan(candidate))
+    return different
 
 
 def _same_nonfinite(y: Floats, c: Floats) -> npt.NDArray[np.bool_]:
@@ -189,6 +197,32 @@ def channel_maxima(reference: Array, candidate: Array) -> tuple[ChannelMaxima, C
         return ChannelMaxima(error=error.max(axis=others), reference=scale.max(axis=others), is_share=is_share)
 
     return over(1), over(y.ndim - 1) if y.ndim > 2 else ChannelMaxima.empty()
+
+
+def worst_own_sample(candidate: Rows, baseline: Rows | None, *, unit_roundoff: float) -> tuple[float, int | None]:
+    """Return the largest ratio of any sample's RMS error to its own noise floor, and that sample.
+
+        max over i of  rms_i(c - y64) / max(rms_i(b - y64), median over j of rms_j(b - y64), u rms_i(y64))
+
+    One sample on a large scale must not excuse all others, and the median keeps a sample that the baseline happened to
+    hit exactly from being held against nothing. Without a baseline the median is u times that of the reference's RMS.
+    NaN where nothing was compared.
+    """
+    rows = np.sort(candidate[candidate["compared"] > 0], order="sample")
+    if len(rows) == 0:
+        return math.nan, None
+    error, scale = _sample_rms(rows, "sum_sq_error"), unit_roundoff * _sample_rms(rows, "sum_sq_reference")
+    base = scale
+    if baseline is not None:
+        known = np.sort(baseline[baseline["compared"] > 0], order="sample")
+        base = np.zeros(len(rows))
+        here = np.isin(rows["sample"], known["sample"])
+        at = np.searchsorted(known["sample"], rows["sample"][here])
+        base[here] = _sample_rms(known[at], "sum_sq_error")
+    floor = np.maximum(np.maximum(base, scale), np.median(base))
+    ratios = np.divide(error, floor, out=np.where(error > 0, np.inf, 0.0), where=floor > 0)
+    worst = int(ratios.argmax())
+    return float(ratios[worst]), int(rows["sample"][worst])
 
 
 TINY_CHANNEL = 2.0**-20

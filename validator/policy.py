@@ -45,6 +45,7 @@ class Limits(Strict):
     error_ratio_max: Limit
     error_ratio_element: Limit
     error_ratio_channel: Limit
+    error_ratio_own_sample: Limit
 
     @classmethod
     def from_ratio(cls, error_ratio: float) -> Self:
@@ -58,6 +59,7 @@ class Limits(Strict):
             error_ratio_max=1.5 * error_ratio,
             error_ratio_element=2 * error_ratio,
             error_ratio_channel=3 * error_ratio,
+            error_ratio_own_sample=3 * error_ratio,
         )
 
 
@@ -85,6 +87,7 @@ class Budget(Strict):
     error_ratio_max: Limit | None = None
     error_ratio_element: Limit | None = None
     error_ratio_channel: Limit | None = None
+    error_ratio_own_sample: Limit | None = None
 
     @property
     def limits(self) -> Limits:

@@ -4,8 +4,10 @@ import re
 import zipfile
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import assert_never
+
+import yaml
 
 from validator.errors import FormatRefused, UriError
 from validator.manifest import Manifest
@@ -59,6 +61,9 @@ class RunUri:
 
 ModelUri = VersionUri | AliasUri | StageUri | LoggedModelUri | RunUri
 
+VERSION_DIGITS_MAX = 18
+"""A longer number is no version of any registry, and Python refuses to read some."""
+
 _FORMS = "models:/NAME/3, models:/NAME@ALIAS, models:/NAME/latest, models:/m-ID or runs:/RUN/PATH"
 
 
@@ -88,9 +93,8 @@ def parse_model_uri(text: str) -> ModelUri:
     elif rest.count("/") == 1:
         name, _, suffix = rest.partition("/")
         if name and suffix:
-            return (
-                VersionUri(name=name, version=int(suffix)) if suffix.isdecimal() else StageUri(name=name, stage=suffix)
-            )
+            is_number = suffix.isascii() and suffix.isdigit() and len(suffix) <= VERSION_DIGITS_MAX
+            return VersionUri(name=name, version=int(suffix)) if is_number else StageUri(name=name, stage=suffix)
     raise UriError(f"{text!r} is not a model URI", hint=f"write {_FORMS}")
 
 
@@ -209,16 +213,39 @@ class StagedModel:
         return self.manifest.select(names).digest
 
 
+def read_model_data(folder: Path) -> str | None:
+    """Return where MLmodel says that the PyTorch model lies: what is served is what must be checked.
+
+    Raises:
+        FormatRefused: MLmodel cannot be read, or points out of the model.
+    """
+    path = folder / "MLmodel"
+    if not path.is_file():
+        return None
+    try:
+        document = yaml.safe_load(path.read_bytes())
+        flavors = document.get("flavors") or {}
+        data = flavors["pytorch"].get("model_data") if "pytorch" in flavors else None
+    except (yaml.YAMLError, AttributeError, TypeError) as error:
+        raise FormatRefused(
+            f"MLmodel cannot be read: {type(error).__name__}", hint="register the model again"
+        ) from error
+    if data is None:
+        return None
+    if not isinstance(data, str) or PurePosixPath(data).is_absolute() or ".." in PurePosixPath(data).parts:
+        raise FormatRefused(f"MLmodel says that the model lies at {data!r}, which is not within it")
+    return PurePosixPath(data).as_posix()
+
+
 def find_program(staged: StagedModel) -> Program:
     """Find the PyTorch model in the staged folder, by content, not by what MLmodel says.
 
     Raises:
         FormatRefused: none, several, or a format that this program does not read.
     """
-    names = [e.path for e in staged.manifest.entries]
-    exported = [n for n in names if n.endswith(".pt2")]
-    pickled = [n for n in names if n.endswith((".pth", ".pt"))]
-    found = exported or pickled
+    data = read_model_data(staged.folder)
+    names = [e.path for e in staged.manifest.entries if data is None or e.path == data or e.path.startswith(f"{data}/")]
+    found = [n for n in names if n.endswith((".pt2", ".pth", ".pt"))]
     if len(found) != 1:
         what = "no PyTorch model" if not found else "several PyTorch models: " + ", ".join(found)
         raise FormatRefused(
@@ -231,7 +258,7 @@ def find_program(staged: StagedModel) -> Program:
             f"{found[0]} is not a readable archive ({path.stat().st_size} bytes): corrupt or cut short",
             hint="register the model again; nothing of it was loaded",
         )
-    if exported:
+    if found[0].endswith(".pt2"):
         return Program(path=path, format=ProgramFormat.EXPORTED)
     with zipfile.ZipFile(path) as archive:
         scripted = any(n.endswith("/constants.pkl") for n in archive.namelist())

@@ -48,6 +48,10 @@ UNIT_ROUNDOFF = MappingProxyType(
 """Half the distance from 1 to the next number of the format's significand (24, 11, 11 and 8 bits)."""
 
 
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+
+
 class Backend(BaseModel):
     """One row: runtime x device x precision x algorithm settings."""
 
@@ -62,7 +66,7 @@ class Backend(BaseModel):
     """Row whose own error is the noise floor; None: the unit roundoff of the row's precision alone."""
     batch_size: Annotated[int, Field(ge=1)] | None = None
     """None: the deployed batch size of the policy."""
-    environment: dict[str, str] = {}
+    environment: dict[VariableName, VariableValue] = {}
     """Variables that must be set before the libraries are imported."""
 
     # torch

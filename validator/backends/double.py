@@ -48,7 +48,10 @@ def require_double(value: object) -> None:
         BackendRefusal: one did not, so this run is no reference.
     """
     for tensor in tensor_leaves(value):
-        if tensor.dtype.is_floating_point and tensor.dtype is not torch.float64:
+        if (tensor.dtype.is_floating_point or tensor.dtype.is_complex) and tensor.dtype not in (
+            torch.float64,
+            torch.complex128,
+        ):
             raise model_refusal(
                 STAGE, f"an output came back as {tensor.dtype}: the model casts it, so fp64 cannot be had"
             )

@@ -111,6 +111,8 @@ class TorchSession:
         Reduced dtypes that the model itself stores or casts to are its own function, not the row's doing.
         """
         dtypes = (self._dtypes - self._own_reduced) or self._dtypes
+        if not dtypes and self._devices:
+            return self._row.dtype  # a model of integers computes in none: there is nothing that could differ
         return "+".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)) or UNREADABLE
 
 

@@ -44,7 +44,7 @@ def read_input_example(folder: Path, *, input_name: str) -> Iterator[Sample]:
 
 
 def _read_model_file(folder: Path) -> dict[str, Any]:
-    import yaml  # type: ignore[import-untyped]  # has no stubs of its own
+    import yaml
 
     path = folder / MLMODEL_NAME
     try:

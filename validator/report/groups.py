@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from validator.backends.catalog import BASELINE, REFERENCE, Precision, Runtime
 from validator.judge import Check, Status
-from validator.report.headline import used
+from validator.report.headline import prominence, used
 from validator.report.model import BackendRecord, FindingRecord, OutputRecord, VerdictDocument
 from validator.report.numbers import format_cosine, format_measured, format_ratio
 from validator.report.text import clean, enumerate_names
@@ -53,8 +53,8 @@ class Group:
 
     @property
     def worst(self) -> FindingRecord:
-        """The finding that uses most of its limit."""
-        return max(self.findings, key=used)
+        """The pooled ratio where that is among them, else the finding that uses most of its limit."""
+        return max(self.findings, key=prominence)
 
 
 def group_findings(document: VerdictDocument) -> list[Group]:

@@ -55,7 +55,15 @@ def largest_ratio(document: VerdictDocument, status: Status) -> FindingRecord | 
         for f in document.findings
         if f.check is Check.ERROR_RATIO and f.status is status and f.measured is not None and f.limit is not None
     ]
-    return max(ratios, key=used, default=None)
+    return max(ratios, key=prominence, default=None)
+
+
+POOLED = "error ratio"
+
+
+def prominence(finding: FindingRecord) -> tuple[bool, float]:
+    """Order findings of one status: the pooled ratio is the one that people know, then the share of the limit."""
+    return finding.metric == POOLED, used(finding)
 
 
 def used(finding: FindingRecord) -> float:
