@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.check.conftest import POLICY, make_golden
@@ -167,6 +167,7 @@ def test_other_batch_sizes_count() -> None:
     assert found.error_ratio > 8
 
 
+@settings(deadline=None)
 @given(st.floats(1e-7, 4e-5), st.floats(1e-7, 4e-5))
 def test_under_its_own_budget_a_healthy_model_uses_at_most_half_of_every_limit(own: float, loud: float) -> None:
     tried = measured_evidence(own=own, loud=loud)
@@ -306,6 +307,7 @@ def test_the_written_policy_is_the_source_with_measured_budgets_and_what_they_re
     assert policy.calibration.environment == {"eager-cpu": {"torch": "2.14.1"}}
 
 
+@settings(deadline=None)
 @given(st.floats(1e-7, 4e-5))
 def test_what_is_written_reads_back_the_same_and_is_canonical(loud: float) -> None:
     policy = calibrated(SOURCE, measured_evidence(loud=loud))

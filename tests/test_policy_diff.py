@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from typing import Any, get_args, get_origin
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -213,6 +213,7 @@ def policies(draw: st.DrawFn) -> Policy:
     )
 
 
+@settings(deadline=None)
 @given(policies())
 def test_equal_policies_have_no_difference(one: Policy) -> None:
     assert diff_policies(one, one.model_copy(deep=True)) == ()
@@ -228,6 +229,7 @@ MIRRORED = {
 }
 
 
+@settings(deadline=None)
 @given(policies(), policies())
 def test_the_way_back_is_the_opposite(old: Policy, new: Policy) -> None:
     def by_place(changes: tuple[Change, ...]) -> dict[tuple[Any, ...], Direction]:
@@ -239,6 +241,7 @@ def test_the_way_back_is_the_opposite(old: Policy, new: Policy) -> None:
         assert back[key, after, before] in MIRRORED[direction]
 
 
+@settings(deadline=None)
 @given(policies(), policies())
 def test_policies_that_differ_in_a_value_have_a_difference(old: Policy, new: Policy) -> None:
     for name in ("samples_min", "golden", "golden_digest", "formats", "worker", "backends", "calibration"):
@@ -262,6 +265,7 @@ def test_a_smaller_limit_is_never_loosened_and_a_larger_one_never_tightened(
     assert {c.direction for c in diff_policies(tight, loose)} == {Direction.LOOSENED}
 
 
+@settings(deadline=None)
 @given(policies(), policies(), st.floats(1e-7, 1e-4), st.integers(4, 16))
 def test_what_passes_under_a_policy_that_loosened_nothing_passed_before(
     old: Policy, new: Policy, noise: float, samples: int

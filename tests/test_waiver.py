@@ -1,11 +1,12 @@
 """A waiver admits what somebody answers for, until a date, and nothing else."""
 
+import functools
 from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import Situation, evidence_of, reference_outputs, stale_weights
@@ -98,6 +99,7 @@ def test_an_expired_waiver_that_nothing_needs_does_not_block() -> None:
     assert codes(decision) == ["waiver"]
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_waivers_never_touch_what_is_not_measured_or_refused(data: st.DataObject) -> None:
     checks = ["error-ratio", "repeatability", "batch-invariance", "exact", "non-finite", "contract"]
@@ -110,6 +112,7 @@ def test_waivers_never_touch_what_is_not_measured_or_refused(data: st.DataObject
     assert waived.verdict is not Verdict.PASS
 
 
+@functools.cache
 def _broken() -> dict[str, Evidence]:
     """Evidence that must not pass, whatever is waived."""
     healthy = evidence(TOO_LOUD)
