@@ -1,0 +1,38 @@
+"""From evidence to a verdict. Pure: no I/O, no clock, no library that measures."""
+
+from validator.judge.findings import (
+    EXACT_KINDS,
+    BackendEvidence,
+    Caution,
+    Check,
+    Control,
+    Decision,
+    Evidence,
+    Finding,
+    Status,
+    Verdict,
+)
+from validator.judge.noise import baseline_summary, deployed_batch, noise_floors
+from validator.judge.values import judge_ratios, judge_values
+from validator.judge.verdict import REQUIRED_CHECKS, decide, judge
+
+__all__ = [
+    "EXACT_KINDS",
+    "REQUIRED_CHECKS",
+    "BackendEvidence",
+    "Caution",
+    "Check",
+    "Control",
+    "Decision",
+    "Evidence",
+    "Finding",
+    "Status",
+    "Verdict",
+    "baseline_summary",
+    "decide",
+    "deployed_batch",
+    "judge",
+    "judge_ratios",
+    "judge_values",
+    "noise_floors",
+]

@@ -1,0 +1,145 @@
+"""Judging other batch sizes of a backend against its own main run."""
+
+from collections.abc import Iterator
+
+from validator.backends.catalog import BASELINE, REFERENCE, UNIT_ROUNDOFF, Backend
+from validator.compare import Comparison, OutputComparison
+from validator.judge.findings import EXACT_KINDS, BackendEvidence, Check, Evidence, Finding, Status, not_measured
+from validator.judge.noise import baseline_summary, deployed_batch, largest_batch, noise_floors, own_summary
+from validator.metrics import ErrorSummary, divide_by_floor, error_ratios
+from validator.policy import (
+    BATCH_DEPENDENCE_LIMIT,
+    Policy,
+)
+
+
+def judge_batches(policy: Policy, evidence: Evidence, backend: BackendEvidence) -> Iterator[Finding]:
+    """Other batch sizes of the same backend, against its own main run."""
+    name = backend.row.name
+    static = evidence.facts.static_batch if evidence.facts else None
+    if static is not None:
+        admitted = policy.checks.batch_invariance == "if-dynamic"
+        yield Finding(
+            check=Check.BATCH,
+            status=Status.WITHIN if admitted else Status.NOT_MEASURED,
+            message=f"the program accepts batch {static} only, so batch invariance is not measurable"
+            + ("; the policy admits that" if admitted else ""),
+            backend=name,
+            hint=None
+            if admitted
+            else 'export with a dynamic batch, or set checks.batch_invariance = "if-dynamic" in the policy',
+        )
+        return
+    planned = frozenset(policy.checks.batch_sizes) - {deployed_batch(policy, backend.row)}
+    usual = largest_batch(backend)
+    measured = {
+        size
+        for size, comparison in backend.batches
+        if comparison.samples > 0 and comparison.largest_frame == size != usual
+    }
+    if missing := planned - measured:
+        yield not_measured(
+            Check.BATCH,
+            name,
+            f"{name} was not run at batch {', '.join(map(str, sorted(missing)))} besides its main batch of {usual}",
+            hint="use more golden samples of one shape, or other checks.batch_sizes in the policy",
+        )
+    for size, comparison in backend.batches:
+        yield from _judge_batch(policy, evidence, backend, size, comparison)
+    if not planned:
+        message = f"the policy names no batch size besides {deployed_batch(policy, backend.row)}"
+        yield Finding(check=Check.BATCH, status=Status.WITHIN, message=message, backend=name)
+
+
+def _judge_batch(
+    policy: Policy, evidence: Evidence, backend: BackendEvidence, size: int, comparison: Comparison
+) -> Iterator[Finding]:
+    """One other batch size. In fp64 any dependence is the model's own; elsewhere it must stay within the budget."""
+    name = backend.row.name
+    for difference in comparison.structure:
+        what = f"batch {size}: output {difference.output} {difference.what}"
+        yield Finding(check=Check.BATCH, status=Status.EXCEEDED, message=what, backend=name, sample=difference.sample)
+    for lost in comparison.unattributed:
+        what = f"output {lost} of {name} belongs to no single sample, so batch {size} is not comparable"
+        yield not_measured(Check.BATCH, name, what, hint="give the output a batch dimension, or leave it out")
+    for output in comparison.outputs.values():
+        findings = list(_judge_batch_output(policy, evidence, backend.row, size, output))
+        # One line per output: what went wrong, else the pooled number.
+        yield from [f for f in findings if f.status is not Status.WITHIN] or findings[:1]
+
+
+def _judge_batch_output(
+    policy: Policy, evidence: Evidence, row: Backend, size: int, output: OutputComparison
+) -> Iterator[Finding]:
+    """One output at another batch size: exactly, or by every number that the main run is judged by."""
+    wrong = output.nonfinite_mismatches or (output.unequal if output.kind in EXACT_KINDS else 0)
+    if wrong:
+        what = "are NaN or infinite on one side only" if output.nonfinite_mismatches else "differ"
+        yield Finding(
+            check=Check.BATCH,
+            status=Status.EXCEEDED,
+            message=f"{wrong:,} of {output.elements:,} elements {what} at batch {size}",
+            backend=row.name,
+            output=output.name,
+        )
+    if output.kind in EXACT_KINDS or output.elements == 0:
+        if not wrong:
+            message = f"{output.elements:,} elements are equal at batch {size}"
+            yield Finding(
+                check=Check.BATCH, status=Status.WITHIN, message=message, backend=row.name, output=output.name
+            )
+        return
+    if row.name != REFERENCE and noise_floors(evidence, row, output.name) is None:
+        yield not_measured(Check.BATCH, row.name, f"{row.name}: no noise floor for output {output.name}")
+        return
+    summary = output.summary
+    is_reference = row.name == REFERENCE
+    numbers = _own_dependence(summary) if is_reference else _dependence(policy, evidence, row, output)
+    hint = (
+        "the model looks at its batch mates: normalisation, a mask or a baked shape"
+        if is_reference
+        else "a kernel of this backend answers otherwise at this batch size"
+    )
+    for metric, measured, limit in numbers:
+        within = measured <= limit
+        yield Finding(
+            check=Check.BATCH,
+            status=Status.WITHIN if within else Status.EXCEEDED,
+            message=f"batch {size} against {min(deployed_batch(policy, row), evidence.samples)}",
+            backend=row.name,
+            output=output.name,
+            metric=f"{metric} at batch {size}",
+            measured=measured,
+            limit=limit,
+            sample=summary.worst_sample,
+            hint=None if within else hint,
+        )
+
+
+Numbers = list[tuple[str, float, float]]
+"""Metric, measured, limit."""
+
+
+def _own_dependence(summary: ErrorSummary) -> Numbers:
+    """Return how far the batch moves the reference: in fp64 only the order of summation may."""
+    return [
+        ("RMS difference over RMS", divide_by_floor(summary.rms, [summary.rms_reference]), BATCH_DEPENDENCE_LIMIT),
+        (
+            "largest difference over largest value",
+            divide_by_floor(summary.element_max, [summary.element_max_reference]),
+            BATCH_DEPENDENCE_LIMIT,
+        ),
+    ]
+
+
+def _dependence(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Numbers:
+    """Return how far the batch moves a candidate, over its noise floor; the baseline's floor is its own error."""
+    own = own_summary(evidence, row.name, output.name) if row.name == BASELINE else None
+    baseline = own or baseline_summary(evidence, row, output.name)
+    ratios = error_ratios(output.summary, baseline, unit_roundoff=UNIT_ROUNDOFF[row.precision])
+    limits = policy.limits_for(row, output.name)
+    return [
+        ("error ratio", ratios.pooled, limits.error_ratio),
+        ("error ratio, worst sample", ratios.worst_sample, limits.error_ratio_max),
+        ("error ratio, worst element", ratios.element, limits.error_ratio_element),
+    ]

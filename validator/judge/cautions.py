@@ -1,0 +1,81 @@
+"""What a reader should know, whatever the verdict."""
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+
+from validator.backends.catalog import BASELINE
+from validator.judge.findings import EXACT_KINDS, Caution, Check, Evidence, Finding, Status
+from validator.judge.noise import deployed_batch
+from validator.judge.waivers import warn_of_waivers
+from validator.metrics import divide_by_floor
+from validator.policy import (
+    Policy,
+)
+
+
+def list_cautions(
+    policy: Policy, evidence: Evidence, findings: Sequence[Finding], today: date | None
+) -> Iterator[Caution]:
+    """Say what a reader should know, whatever the verdict."""
+    for name, variety in evidence.variety.items():
+        if variety.weakness and not all(v.weakness for v in evidence.variety.values()):
+            yield Caution(code="evidence", message=f"output {name} {variety.weakness}: it proves little")
+    for finding in findings:
+        if (
+            finding.check is Check.ERROR_RATIO
+            and finding.status is Status.WITHIN
+            and finding.metric == "error ratio"
+            and finding.measured is not None
+            and finding.limit is not None
+            and finding.measured > finding.limit / 2
+        ):
+            used = finding.measured / finding.limit
+            yield Caution(
+                code="headroom",
+                message=f"{finding.backend}, {finding.output}: {used:.0%} of the budget is used",
+            )
+    for backend in evidence.backends:
+        if backend.main is not None and backend.main.unattributed:
+            names = ", ".join(backend.main.unattributed)
+            yield Caution(code="batch", message=f"{backend.row.name}: outputs {names} belong to no single sample")
+    yield from _warn_of_batch(policy, evidence)
+    yield from _ill_conditioned(evidence)
+    yield from warn_of_waivers(policy.waiver, findings, today)
+    if policy.formats.pickle:
+        yield Caution(
+            code="sandbox",
+            message="the policy admits pickles and no sandbox holds the worker: a model's code can decide this verdict",
+        )
+
+
+def _warn_of_batch(policy: Policy, evidence: Evidence) -> Iterator[Caution]:
+    """Say where the deployed batch size never ran, for want of golden samples of one shape."""
+    if evidence.facts is not None and evidence.facts.static_batch is not None:
+        return
+    small = {
+        deployed_batch(policy, b.row): b.main.largest_frame
+        for b in evidence.backends
+        if b.main is not None and 0 < b.main.largest_frame < deployed_batch(policy, b.row)
+    }
+    for size, largest in small.items():
+        message = f"batch {size} is deployed and never ran: the golden dataset gives batches of at most {largest}"
+        yield Caution(code="batch", message=message)
+
+
+ILL_CONDITIONED = 1e-3
+"""Baseline error over RMS from which rounding, and not an export, may decide what the model answers."""
+
+
+def _ill_conditioned(evidence: Evidence) -> Iterator[Caution]:
+    """Find outputs whose baseline is itself far from fp64: rounding is amplified, and no export is to blame."""
+    for backend in evidence.backends:
+        if backend.row.name != BASELINE or backend.main is None:
+            continue
+        for output in backend.main.outputs.values():
+            summary = output.summary
+            share = divide_by_floor(summary.rms, [summary.rms_reference])
+            if output.kind not in EXACT_KINDS and not (share <= ILL_CONDITIONED):
+                yield Caution(
+                    code="ill-conditioned",
+                    message=f"output {output.name}: eager fp32 itself is {share:.1%} of the RMS away from fp64",
+                )

@@ -1,0 +1,51 @@
+"""The noise floor that errors are divided by, and the batch sizes that really ran."""
+
+from validator.backends.catalog import BASELINE, UNIT_ROUNDOFF, Backend
+from validator.compare import OutputComparison
+from validator.judge.findings import BackendEvidence, Evidence
+from validator.metrics import ErrorSummary
+from validator.policy import (
+    Policy,
+)
+
+
+def largest_batch(backend: BackendEvidence) -> int | None:
+    """Return the largest batch that the main run of a row really had; None where that is not known."""
+    for comparison in (backend.main, backend.repeat):
+        if comparison is not None:
+            return comparison.largest_frame
+    return None
+
+
+def deployed_batch(policy: Policy, row: Backend) -> int:
+    """Batch size of the main run of a row."""
+    return row.batch_size or policy.batch_size
+
+
+def noise_floors(evidence: Evidence, row: Backend, output: str) -> list[float] | None:
+    """Return the floors that an RMS error of this row is divided by, or None where the baseline is missing."""
+    own = own_summary(evidence, row.name, output)
+    # The baseline is the noise floor: its own batch sizes are held against its own error.
+    baseline = own if row.name == BASELINE else baseline_summary(evidence, row, output)
+    if own is None or (row.baseline is not None and baseline is None):
+        return None
+    return [UNIT_ROUNDOFF[row.precision] * own.rms_reference, *([baseline.rms] if baseline else [])]
+
+
+def baseline_summary(evidence: Evidence, row: Backend, output: str) -> ErrorSummary | None:
+    """Return the errors of a row's baseline for one output."""
+    return own_summary(evidence, row.baseline, output) if row.baseline else None
+
+
+def own_output(evidence: Evidence, name: str, output: str) -> OutputComparison | None:
+    """Return a backend's comparison with the reference for one output."""
+    for backend in evidence.backends:
+        if backend.row.name == name and backend.main is not None:
+            return backend.main.outputs.get(output)
+    return None
+
+
+def own_summary(evidence: Evidence, name: str, output: str) -> ErrorSummary | None:
+    """Return a backend's errors against the reference for one output."""
+    found = own_output(evidence, name, output)
+    return None if found is None else found.summary
