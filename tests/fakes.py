@@ -170,6 +170,12 @@ class FakeRegistry:
         warnings = () if warning is None else (warning,)
         return AnnotationReceipt(run_id=run_id, run_uri=f"runs:/{run_id}", version_tags=tags, warnings=warnings)
 
+    def withdraw(self, subject: Subject) -> None:
+        if self.is_down or self.refuses_annotations:
+            raise AnnotationFailed("the registry does not take annotations", hint="annotating again is safe")
+        if subject.name is not None and subject.version is not None:
+            self.version(subject.name, subject.version).tags.pop(VERDICT_TAG, None)
+
     def hint_for(self, name: str) -> str:
         self._answer()
         model = self._model(name)

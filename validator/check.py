@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from validator.errors import (
     DigestChanged,
     FormatRefused,
     GoldenError,
+    IntegrityError,
     PolicyError,
     ReportFailed,
 )
@@ -114,10 +115,16 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
     for name in request.backends:
         find_backend(name, policy.rows)
     discard_old_verdict(request.output)
-    with scratch_folder() as scratch, open_executor(policy, scratch, progress) as executor:
+    with (
+        scratch_folder() as scratch,
+        open_executor(policy, scratch, progress) as executor,
+        ExitStack() as refusal,
+    ):
         executor.prepare(foresee(policy, request))
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
+        if request.annotate:
+            refusal.enter_context(withdrawing_if_refused(registry, subject))
         staged = registry.stage(subject, scratch / "subject")
         program = admit_program(staged, policy)
         progress.stage("stage", f"{staged.manifest.size_bytes / 1e6:,.0f} MB, {staged.manifest.digest[:15]}")
@@ -191,6 +198,22 @@ def discard_old_verdict(output: Path) -> None:
         raise ReportFailed(
             f"{output} cannot be used: {error.strerror}", hint="name another folder with --output"
         ) from error
+
+
+@contextmanager
+def withdrawing_if_refused(registry: Registry, subject: Subject) -> Iterator[None]:
+    """Take an earlier verdict off the version when this check ends in a refusal: there is no document to replace it."""
+    try:
+        yield
+    except IntegrityError as error:
+        try:
+            registry.withdraw(subject)
+        except AnnotationFailed as failure:
+            raise type(error)(
+                f"{error.message}; and {subject.title} may still carry an earlier verdict: {failure.message}",
+                hint=error.hint,
+            ) from error
+        raise
 
 
 @contextmanager

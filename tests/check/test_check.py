@@ -165,6 +165,23 @@ def test_a_golden_set_that_does_not_fit_is_told_before_anything_runs(
     assert not (tmp_path / "report").exists()
 
 
+def test_a_refusal_takes_an_earlier_pass_off_the_version(
+    run: Checker, program: Path, registry: FakeRegistry, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut"
+    (cut / "data").mkdir(parents=True)
+    (cut / "data" / "model.pt2").write_bytes((program / "data" / "model.pt2").read_bytes()[:500])
+    registry.add_version("net", cut)
+    registry.version("net", 1).tags["validator.verdict"] = "pass"
+    with pytest.raises(FormatRefused):
+        run(None)
+    assert "validator.verdict" not in registry.version("net", 1).tags
+    registry.version("net", 1).tags["validator.verdict"] = "pass"
+    registry.refuses_annotations = True
+    with pytest.raises(FormatRefused, match="may still carry an earlier verdict"):
+        run(None)
+
+
 def test_no_golden_dataset_is_told_with_the_way_to_make_one(run: Checker, program: Path) -> None:
     with pytest.raises(GoldenError, match="no golden dataset is named") as caught:
         run(program, golden=None)

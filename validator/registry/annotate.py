@@ -23,6 +23,8 @@ from validator.registry.targets import TagTarget, find_target, write_description
 if TYPE_CHECKING:
     from mlflow.entities import Metric, Run
 
+    from validator.subject import Subject
+
 RUN_TAG_LIMIT = 8_000
 """Longer ones MLflow cuts without saying so."""
 VERSION_TAG_LIMIT = 1_000
@@ -69,6 +71,15 @@ def write_annotation(connection: Connection, annotation: Annotation) -> Annotati
     return AnnotationReceipt(
         run_id=run_id, run_uri=_run_uri(connection, run), version_tags=tags, warnings=tuple(writing.warnings)
     )
+
+
+def withdraw_verdict(connection: Connection, subject: "Subject") -> None:
+    """See Registry.withdraw."""
+    with _failing_as_annotation():
+        connection.probe()
+        target = find_target(connection, subject)
+        if target is not None and VERDICT_TAG in target.tags():
+            target.delete_tag(VERDICT_TAG)
 
 
 @contextmanager
@@ -220,7 +231,13 @@ def _annotate_target(writing: _Writing, target: TagTarget, tags: Mapping[str, st
         if present.get(key) != tags[key]:  # a tag set again fires webhooks again
             target.set_tag(key, tags[key])
     present = target.tags()
-    _require_equal([f"tag {key} of {target.title}" for key, value in tags.items() if present.get(key) != value])
+    wrong = [f"tag {key} of {target.title}" for key, value in tags.items() if present.get(key) != value]
+    if find_target(writing.connection, writing.annotation.subject) != target:
+        wrong.append(target.title)
+    if wrong and VERDICT_TAG in present:
+        # Somebody wrote at the same time: no verdict is better than one beside another check's evidence.
+        target.delete_tag(VERDICT_TAG)
+    _require_equal(wrong)
 
 
 # --- Reading back ---------------------------------------------------------------------------------------------

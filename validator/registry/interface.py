@@ -133,6 +133,13 @@ class Registry(Protocol):
             AnnotationFailed: something was not written, or reads back otherwise. Annotating again is safe.
         """
 
+    def withdraw(self, subject: Subject) -> None:
+        """Take the verdict of an earlier check off a subject that was refused since.
+
+        Raises:
+            AnnotationFailed: it may still be there.
+        """
+
     def hint_for(self, name: str) -> str:
         """Say which URIs of a model exist: the hint for `models:/NAME`.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from validator.registry.annotate import write_annotation
+from validator.registry.annotate import withdraw_verdict, write_annotation
 from validator.registry.connection import Connection, connect
 from validator.registry.interface import Annotation, AnnotationReceipt, PublishedVersion
 from validator.registry.publish import publish_folder
@@ -55,6 +55,10 @@ class MlflowRegistry:
     def annotate(self, annotation: Annotation) -> AnnotationReceipt:
         """See Registry.annotate."""
         return write_annotation(self._connection, annotation)
+
+    def withdraw(self, subject: Subject) -> None:
+        """See Registry.withdraw."""
+        withdraw_verdict(self._connection, subject)
 
     def hint_for(self, name: str) -> str:
         """See Registry.hint_for."""
