@@ -4,12 +4,19 @@ A skipped test looks green. On the machine that exists to run these tests, a ski
 """
 
 import shutil
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 _DESELECTED = pytest.StashKey[int]()
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C again where the shell started us in the background: it has it ignored, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

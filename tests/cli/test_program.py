@@ -209,8 +209,11 @@ def test_signals_end_it_with_130(number: signal.Signals, tmp_path: Path) -> None
     with subprocess.Popen([*PROGRAM, "report", str(pipe)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         writer = _open_writer(pipe)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
-        os.close(writer)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            os.close(writer)
+            process.kill()
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert b"interrupted: nothing is cleared" in err
