@@ -150,7 +150,8 @@ def _also_within(document: VerdictDocument, style: Style) -> list[str]:
     sizes = sorted({b.size for backend in document.backends for b in backend.batches})
     more = {Check.COVERAGE: f" {document.golden.samples:,} of {document.golden.samples:,}"}
     if sizes:
-        more[Check.BATCH] = f" {' '.join(map(str, sizes))} against {document.policy.batch_size}"
+        usual = min(document.policy.batch_size, document.golden.samples)
+        more[Check.BATCH] = f" {' '.join(map(str, sizes))} against {usual}"
     shown = (Check.ERROR_RATIO, Check.POWER, Check.REPEATABILITY, Check.EVIDENCE)
     looked_at = {f.check for f in document.findings} - {f.check for f in document.findings if f.waiver is not None}
     names = [f"{check}{more.get(check, '')}" for check in Check if check in looked_at and check not in shown]
