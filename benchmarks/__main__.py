@@ -1,8 +1,9 @@
 """`python -m benchmarks NAME [OPTIONS]`."""
 
 import argparse
+from pathlib import Path
 
-from benchmarks import startup, throughput
+from benchmarks import detection, startup, throughput
 
 
 def main() -> None:
@@ -16,10 +17,15 @@ def main() -> None:
     full.add_argument("--samples", type=int, default=2048)
     full.add_argument("--batch", type=int, default=32)
     full.add_argument("--policy", default="cpu", help="`default` on a GPU machine")
+    card = names.add_parser("detection", help="planted faults and healthy variants: what this gate and other rules say")
+    card.add_argument("--quick", action="store_true", help="two networks, about a minute")
+    card.add_argument("--output", type=Path, help="also write the card to this Markdown file")
     asked = parser.parse_args()
     match asked.name:
         case "startup":
             startup.run()
+        case "detection":
+            detection.run(quick=asked.quick, output=asked.output)
         case _:
             throughput.run(samples=asked.samples, batch=asked.batch, policy=asked.policy)
 

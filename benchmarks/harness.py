@@ -4,32 +4,39 @@
 process is for goes missing: a crash takes this process along, and a model that keeps state outside itself keeps it.
 """
 
+import importlib
 import io
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
+from validator.backends.catalog import Backend, Runtime
+from validator.backends.interface import Environment, ModelFacts, ModelFile
 from validator.check import Run
+from validator.compare import Frame
+from validator.evidence import compare_runs, plant_fault, variety_of
 from validator.golden.dataset import GoldenDataset
 from validator.judge import Decision, Evidence, judge
 from validator.manifest import measure_folder
+from validator.metrics import Array
 from validator.policy import Policy
 from validator.subject import OnnxFile, OnnxOrigin, Program, ProgramFormat, StagedModel, Subject
-from validator.worker.child import do_job
+from validator.worker.child import RUNTIMES, do_job
 from validator.worker.intake import Intake
 from validator.worker.launch import Ended, conclude
-from validator.worker.outcome import Outcome
-from validator.worker.protocol import ExportJob, Job, ProtocolError
+from validator.worker.outcome import Completed, Outcome
+from validator.worker.protocol import ExportJob, FrameHeader, Job, Pass, ProtocolError, RunJob
 from validator.worker.warm import WarmSpec
 
 if TYPE_CHECKING:
     from validator.executors.local import LocalExecutor
+    from validator.worker.spool import Spool
 
 SPOOL_LIMIT_BYTES = 1 << 33
 THREADS = 1
@@ -190,3 +197,126 @@ def _staged(program: Path) -> StagedModel:
         run_id=None,
     )
     return StagedModel(subject=subject, folder=program.parent, manifest=measure_folder(program.parent))
+
+
+# --- One model at a time, for whoever compares many ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What one backend gave for all samples, and what it read back."""
+
+    row: Backend
+    frames: tuple[Frame, ...]
+    environment: Environment
+
+    def values(self, output: str) -> Array:
+        """Return one output of all samples."""
+        return np.concatenate([frame.outputs[output] for frame in self.frames])
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Return the names of its outputs."""
+        return tuple(self.frames[0].outputs)
+
+
+Inputs = Mapping[str, torch.Tensor]
+Forward = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
+
+
+def run_row(
+    row: Backend,
+    path: Path,
+    inputs: Inputs,
+    *,
+    batch: int,
+    threads: int = THREADS,
+    outputs: tuple[str, ...] | None = None,
+) -> Ran:
+    """Open a session of the gate on one row and run all samples.
+
+    Args:
+        row: of the catalog, or like one.
+        path: a `.pt2` or an ONNX file.
+        inputs: samples along the first axis.
+        batch: samples a call.
+        threads: of the CPU.
+        outputs: the program's, for an ONNX file that calls them otherwise.
+    """
+    file = ModelFile(
+        path=path,
+        format="onnx" if row.runtime is Runtime.ONNXRUNTIME else "torch.export",
+        input_names=tuple(inputs),
+        output_names=outputs,
+    )
+    with restored_switches():
+        torch.set_num_threads(threads)
+        session = importlib.import_module(RUNTIMES[row.runtime]).open_session(row, file)
+        frames = run_batches(session.run, inputs, batch)
+        return Ran(row=row, frames=frames, environment=session.environment())
+
+
+def run_batches(forward: Forward, inputs: Inputs, batch: int) -> tuple[Frame, ...]:
+    """Run all samples through anything that takes and gives named tensors."""
+    count = len(next(iter(inputs.values())))
+    frames = []
+    for start in range(0, count, batch):
+        stop = min(start + batch, count)
+        outputs = forward({name: tensor[start:stop] for name, tensor in inputs.items()})
+        dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in outputs.items()}
+        arrays = {name: tensor.numpy() for name, tensor in outputs.items()}
+        frames.append(Frame(start=start, stop=stop, outputs=arrays, dtypes=dtypes))
+    return tuple(frames)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySpool:
+    """A spool's frames, in memory; whichever pass is asked for is the one run that there was."""
+
+    frames: tuple[Frame, ...]
+
+    def read_pass(self, name: str) -> Iterator[tuple[FrameHeader, Mapping[str, Array]]]:
+        """Yield the frames."""
+        for frame in self.frames:
+            header = FrameHeader(pass_name=name, start=frame.start, stop=frame.stop, dtypes=dict(frame.dtypes))
+            yield header, frame.outputs
+
+
+def judge_runs(policy: Policy, reference: Ran, baseline: Ran, candidate: Ran) -> Decision:
+    """Let the gate decide on one candidate, with its negative control, on outputs that are already there.
+
+    Nothing was run twice or at another batch size, so the policy must ask for no other batch size.
+    """
+    runs = {ran.row.name: ran for ran in (reference, baseline, candidate)}
+    samples = reference.frames[-1].stop
+    rows = [ran.row for ran in runs.values()]
+    compared = compare_runs(rows, [_completed(ran, samples) for ran in runs.values()])
+    evidence = Evidence(
+        samples=samples,
+        golden_digest="none",
+        weights_digest="none",
+        facts=ModelFacts(inputs=(), static_batch=None, training=(), parameter_dtypes={}),
+        probe=None,
+        onnx_required=False,
+        has_onnx=True,
+        backends=tuple(compared.values()),
+        variety=variety_of(compared),
+    )
+    return judge(policy, replace(evidence, control=plant_fault(policy, evidence)))
+
+
+def _completed(ran: Ran, samples: int) -> Completed:
+    passes = tuple(Pass(kind=kind, batch_size=samples, ranges=((0, samples),)) for kind in ("main", "repeat"))
+    job = RunJob(
+        job_id=ran.row.name,
+        nonce="",
+        backend=ran.row,
+        model_path="",
+        model_format="",
+        golden_path="",
+        golden_digest="",
+        passes=passes,
+        input_names=(),
+        threads=THREADS,
+    )
+    return Completed(job=job, environment=ran.environment, spool=cast("Spool", MemorySpool(frames=ran.frames)))

@@ -55,6 +55,8 @@ class Case:
     """Warn: code of the caution that names the matter."""
     onnx: OnnxMaker | None = None
     """None: the file that the gate exports."""
+    planted: bool = False
+    """The file was altered on purpose: with the one that the gate exports, the same case passes."""
     exported: bool = True
     """False: torch.export refuses the model, so that it is registered as a pickle."""
     static: bool = False
