@@ -160,7 +160,9 @@ def test_switches_that_code_turns_behind_our_back_are_noticed(save_program, mode
 
 
 def test_half_switched_determinism_is_not_true(save_program, model_file, monkeypatch):
-    session = open_session(REFERENCE, model_file(save_program(networks.Tuple(), VECTOR), "x"))
+    session = open_session(
+        REFERENCE.model_copy(update={"deterministic": True}), model_file(save_program(networks.Tuple(), VECTOR), "x")
+    )
     session.run({"x": VECTOR})
     assert session.environment().settings["deterministic"] is True
     torch.backends.cudnn.deterministic = False

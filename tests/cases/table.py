@@ -678,7 +678,6 @@ HEALTHY = (
         want=PASS,
         model=lambda: seeded(57, networks.Half),
         golden=lambda: [(normal(57, 16, 64).half(),)],
-        missing="an identity check that knows a model in float16",
     ),
     Case(
         id="no-detections",
@@ -688,7 +687,6 @@ HEALTHY = (
         static=True,
         model=lambda: Apply(lambda b, s: b[0][s[0] > 0.5]),
         golden=detections_and_none,
-        missing="a vetting of .pt2 files that knows LessThan and GreaterThan",
     ),
     Case(
         id="boxes-in-another-order",
@@ -700,7 +698,6 @@ HEALTHY = (
         model=lambda: Apply(lambda b, s: b[0][torchvision.ops.nms(b[0], s[0], 0.45)]),
         golden=lambda: boxes(44),
         onnx=lambda model, example: modern(static=True)(Reversed(model), example),
-        missing="a vetting of .pt2 files that knows LessThan and GreaterThan",
     ),
     Case(
         id="ties-among-the-best",

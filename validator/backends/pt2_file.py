@@ -56,7 +56,8 @@ _OPERATOR = re.compile(
 )
 _CALLS = frozenset({
     "Symbol", "Integer", "Float", "Rational", "Max", "Min", "Abs", "Eq", "Ne", "Lt", "Le", "Gt",
-    "Ge", "And", "Or", "Not", "Mod", "FloorDiv", "ModularIndexing", "Where", "PythonMod",
+    "Ge", "LessThan", "GreaterThan", "StrictLessThan", "StrictGreaterThan", "Equality", "Unequality",
+    "And", "Or", "Not", "Mod", "FloorDiv", "ModularIndexing", "Where", "PythonMod",
     "CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv", "LShift", "RShift", "PowByNatural",
     "FloatPow", "FloatTrueDiv", "IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "TruncToFloat",
     "TruncToInt", "RoundToInt", "RoundDecimal", "ToFloat", "Identity", "Add", "Mul", "Pow",

@@ -110,9 +110,10 @@ class TorchSession:
 
         Reduced dtypes that the model itself stores or casts to are its own function, not the row's doing.
         """
-        dtypes = (self._dtypes - self._own_reduced) or self._dtypes
+        dtypes = self._dtypes - self._own_reduced
         if not dtypes and self._devices:
-            return self._row.dtype  # a model of integers computes in none: there is nothing that could differ
+            # A model of integers, or one in float16 throughout: there is nothing that the row could have decided.
+            return self._row.dtype
         return "+".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)) or UNREADABLE
 
 
