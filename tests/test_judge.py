@@ -495,6 +495,13 @@ def test_a_baseline_far_from_fp64_is_a_warning_that_names_the_model() -> None:
     assert [w.code for w in decision.warnings] == ["ill-conditioned"]
 
 
+def test_a_reference_of_nan_everywhere_is_no_evidence_and_blames_no_model() -> None:
+    nan = frames({"output": np.full((16, 10), np.nan)})
+    rows = tuple(backend_evidence(name, nan, nan) for name in (REFERENCE, "eager-cpu", "onnxruntime-cpu"))
+    decision = judge(CPU, evidence(backends=rows, variety=measure_variety(nan), control=None))
+    assert decision.verdict is Verdict.INCONCLUSIVE
+
+
 def test_nan_on_both_sides_everywhere_is_never_within() -> None:
     """Nothing was compared: the error ratios are NaN, and NaN is no number that a limit admits."""
     nan = frames({"output": np.full((16, 10), np.nan)})

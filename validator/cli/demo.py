@@ -13,7 +13,7 @@ from validator.errors import ExitCode
     "--folder", type=click.Path(path_type=Path), help="Where; a new folder among the temporary ones if left out."
 )
 def demo(folder: Path | None) -> ExitCode:
-    """Show the main job in about a minute: no server, no GPU.
+    """Show the main job in a minute or two: no server, no GPU.
 
     Registers AlexNet three times in an embedded MLflow, makes a golden dataset, checks version 3 (passes) and
     version 2 (blocked: its ONNX file is stale). Every command is printed, so that it can be repeated.

@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "calibrate": Entry(place="validator.cli.calibrate:calibrate", summary="Measure budgets on a healthy model."),
         "budget": Entry(place="validator.cli.budget:budget", summary="Show, lint and compare policies."),
         "backends": Entry(place="validator.cli.backends:backends", summary="List the backends, or one's knobs."),
-        "demo": Entry(place="validator.cli.demo:demo", summary="See a pass and a block in a minute, on a CPU."),
+        "demo": Entry(place="validator.cli.demo:demo", summary="See a pass and a block in a minute or two, on a CPU."),
         "report": Entry(place="validator.cli.report:report", summary="Print the report of a verdict.json again."),
         "schema": Entry(place="validator.cli.schema:schema", summary="Print the JSON schema of verdict.json."),
     }

@@ -12,6 +12,9 @@ from safetensors import SafetensorError
 from validator.errors import GoldenError
 from validator.golden.format import MANIFEST_NAME, POLICY_NAME, SHARD_SUFFIX
 
+FILE_MODE = 0o644
+"""safetensors writes 0600: who may read the manifest may read the shards."""
+
 
 def check_place(folder: Path, *, replace: bool) -> None:
     """Only a golden dataset is ever replaced: a slip of the hand must not delete a home folder."""
@@ -49,6 +52,8 @@ def draft_beside(folder: Path) -> Iterator[Path]:
 def flush(folder: Path) -> None:
     """Force all files and their names to disk, before a rename makes them visible."""
     for path in [*folder.iterdir(), folder]:
+        if path.is_file():
+            path.chmod(FILE_MODE)
         _fsync(path)
 
 

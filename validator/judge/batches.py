@@ -89,6 +89,9 @@ def _judge_batch_output(
                 check=Check.BATCH, status=Status.WITHIN, message=message, backend=row.name, output=output.name
             )
         return
+    if (variety := evidence.variety.get(output.name)) is not None and variety.finite == 0:
+        yield not_measured(Check.BATCH, row.name, f"output {output.name} holds no finite number at any batch size")
+        return
     if row.name != REFERENCE and noise_floors(evidence, row, output.name) is None:
         yield not_measured(Check.BATCH, row.name, f"{row.name}: no noise floor for output {output.name}")
         return

@@ -31,6 +31,10 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
         message = "it holds no element on either side, and the shapes agree"
         yield Finding(check=Check.EXACT, status=Status.WITHIN, message=message, backend=row.name, output=output.name)
         return
+    if (variety := evidence.variety.get(output.name)) is not None and variety.finite == 0:
+        message = f"the reference holds no finite number in output {output.name}: there is nothing to measure against"
+        yield not_measured(Check.ERROR_RATIO, row.name, message)
+        return
     floors = noise_floors(evidence, row, output.name)
     if floors is None:
         yield not_measured(Check.ERROR_RATIO, row.name, f"the baseline {row.baseline} gave no noise floor")

@@ -27,6 +27,8 @@ ENVIRONMENT = {
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # Standard output is the report's, or one JSON document's.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # 13 s until a dead host is given up; MLflow's own 7 times 120 s come to minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
