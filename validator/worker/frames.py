@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from validator.golden.format import SHARD_DTYPES
 from validator.worker.protocol import FrameHeader, ProtocolError
 
 LENGTH = struct.Struct("<Q")
@@ -41,19 +42,7 @@ ITEM_BYTES = MappingProxyType(
 
 STORED_AS = MappingProxyType(
     {
-        "bool": "BOOL",
-        "uint8": "U8",
-        "uint16": "U16",
-        "uint32": "U32",
-        "uint64": "U64",
-        "int8": "I8",
-        "int16": "I16",
-        "int32": "I32",
-        "int64": "I64",
-        "float16": "F16",
-        "float32": "F32",
-        "float64": "F64",
-        "complex64": "C64",
+        **SHARD_DTYPES,
         "bfloat16": "F32",
         "float8_e4m3fn": "F32",
         "float8_e4m3fnuz": "F32",
