@@ -18,14 +18,15 @@ import torch
 
 from validator.backends.catalog import Backend, Runtime
 from validator.backends.interface import Environment, ModelFacts, ModelFile
-from validator.check import Run
 from validator.compare import Frame
 from validator.evidence import compare_runs, plant_fault, variety_of
 from validator.golden.dataset import GoldenDataset
+from validator.inputs import Inputs
 from validator.judge import Decision, Evidence, judge
 from validator.manifest import measure_folder
 from validator.metrics import Array
 from validator.policy import Policy
+from validator.runs import Run
 from validator.subject import OnnxFile, OnnxOrigin, Program, ProgramFormat, StagedModel, Subject
 from validator.worker.child import RUNTIMES, do_job
 from validator.worker.intake import Intake
@@ -160,17 +161,19 @@ def check_files(
         model_format: of the program.
         extra: backends added to the required ones.
     """
-    run = Run(
+    inputs = Inputs(
         policy=policy if policy.worker.threads else _on_one_thread(policy),
         staged=_staged(program),
         program=Program(path=program, format=model_format),
+        golden_uri=str(golden.folder),
         golden=golden,
+        onnx=None if onnx is None else onnx_file(onnx),
         scratch=scratch,
-        executor=cast("LocalExecutor", InProcessExecutor(scratch)),
     )
-    evidence, used = run.gather(extra, None if onnx is None else onnx_file(onnx))
-    decision = judge(run.policy, evidence)
-    return Checked(policy=run.policy, evidence=evidence, decision=decision, onnx=used.path if used else None)
+    run = Run(inputs=inputs, executor=cast("LocalExecutor", InProcessExecutor(scratch)))
+    evidence, used = run.gather(extra)
+    decision = judge(inputs.policy, evidence)
+    return Checked(policy=inputs.policy, evidence=evidence, decision=decision, onnx=used.path if used else None)
 
 
 def _on_one_thread(policy: Policy) -> Policy:
@@ -220,14 +223,14 @@ class Ran:
         return tuple(self.frames[0].outputs)
 
 
-Inputs = Mapping[str, torch.Tensor]
+Tensors = Mapping[str, torch.Tensor]
 Forward = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 
 
 def run_row(
     row: Backend,
     path: Path,
-    inputs: Inputs,
+    inputs: Tensors,
     *,
     batch: int,
     threads: int = THREADS,
@@ -256,7 +259,7 @@ def run_row(
         return Ran(row=row, frames=frames, environment=session.environment())
 
 
-def run_batches(forward: Forward, inputs: Inputs, batch: int) -> tuple[Frame, ...]:
+def run_batches(forward: Forward, inputs: Tensors, batch: int) -> tuple[Frame, ...]:
     """Run all samples through anything that takes and gives named tensors."""
     count = len(next(iter(inputs.values())))
     frames = []

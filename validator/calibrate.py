@@ -17,19 +17,10 @@ import tomli_w
 import validator
 from validator.backends.catalog import BASELINE, CATALOG, REFERENCE, Backend, Precision, Runtime
 from validator.backends.interface import RefusalKind
-from validator.check import (
-    Run,
-    admit_program,
-    find_onnx_file,
-    load_policy,
-    open_golden_uri,
-    scratch_folder,
-    threads_of,
-    verify_unchanged,
-)
 from validator.errors import CouldNotRun
 from validator.executors.local import LocalExecutor
 from validator.golden.dataset import GoldenDataset
+from validator.inputs import load_policy, open_inputs, scratch_folder, verify_unchanged
 from validator.judge import BackendEvidence, Check, Decision, Evidence, Finding, Status, Verdict, deployed_batch, judge
 from validator.plan import choose_rows, spread
 from validator.policy import (
@@ -44,6 +35,7 @@ from validator.policy import (
 from validator.registry.interface import Registry, resolve_text
 from validator.report.progress import Progress
 from validator.report.write import write_text
+from validator.runs import Run, threads_of
 from validator.worker.launch import Limits as WorkerLimits
 from validator.worker.outcome import Completed, Declined
 from validator.worker.protocol import Job
@@ -142,15 +134,12 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
     with scratch_folder() as scratch, _open_executor(source, variants, scratch, progress) as executor:
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
-        staged = registry.stage(subject, scratch / "subject")
-        program = admit_program(staged, source)
-        golden_uri, golden = open_golden_uri(request.golden or source.golden, registry, scratch / "golden")
-        progress.stage("golden", f"{golden_uri}: {golden.samples} samples, {golden.digest[:15]}")
-        policy = measuring_policy(source, candidates, variants, sizes=possible_sizes(source, candidates, golden))
-        onnx = find_onnx_file(request.onnx, staged, registry, scratch / "onnx")
-        run = Run(policy=policy, staged=staged, program=program, golden=golden, scratch=scratch, executor=executor)
-        evidence, onnx = run.gather((*request.backends, *(v.row for v in variants)), onnx)
-        verify_unchanged(staged, onnx, golden)
+        inputs = open_inputs(source, subject, registry, scratch, progress, golden=request.golden, onnx=request.onnx)
+        sizes = possible_sizes(source, candidates, inputs.golden)
+        policy = measuring_policy(source, candidates, variants, sizes=sizes)
+        run = Run(inputs=replace(inputs, policy=policy), executor=executor)
+        evidence, onnx = run.gather((*request.backends, *(v.row for v in variants)))
+        verify_unchanged(inputs.staged, onnx, inputs.golden)
     evidence = without_missing_variants(evidence, variants)
     require_health(judge(policy, evidence), variants)
     decision = judge(with_ratio(policy, TELLING_RATIO), evidence)

@@ -27,7 +27,7 @@ def show(*, policy: str) -> ExitCode:
       validator budget show policy.toml
       validator budget show cpu
     """  # noqa: D301 -- click reads \b as "keep these lines"
-    from validator.check import load_policy
+    from validator.inputs import load_policy
     from validator.report.text import clean
 
     click.echo("\n".join(clean(line, limit=1_000) for line in list_limits(load_policy(policy))))
@@ -46,7 +46,7 @@ def lint(*, policies: tuple[str, ...]) -> ExitCode:
       validator budget lint policy.toml
       validator budget lint policies/alexnet.toml policies/resnet.toml
     """  # noqa: D301 -- click reads \b as "keep these lines"
-    from validator.check import load_policy
+    from validator.inputs import load_policy
     from validator.policy_diff import lint_policy
     from validator.report.text import clean
 
@@ -79,7 +79,7 @@ def diff(*, old: str, new: str, model_changed: bool) -> ExitCode:
       validator budget diff policy.toml proposed.toml
       validator budget diff cpu policy.toml --model-changed
     """  # noqa: D301 -- click reads \b as "keep these lines"
-    from validator.check import load_policy
+    from validator.inputs import load_policy
     from validator.policy_diff import Direction, changes_model, diff_policies, loosens
     from validator.report.text import clean
 

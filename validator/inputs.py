@@ -1,0 +1,231 @@
+"""What is checked and with what: policy, subject, golden dataset, ONNX file, all admitted before anything runs."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from validator.errors import CouldNotRun, DigestChanged, FormatRefused, GoldenError, PolicyError
+from validator.golden.dataset import GoldenDataset, open_golden
+from validator.manifest import measure_folder
+from validator.policy import BUILT_IN, Policy, parse_policy
+from validator.registry.interface import Registry
+from validator.report.progress import Progress
+from validator.subject import (
+    OnnxFile,
+    OnnxOrigin,
+    Program,
+    ProgramFormat,
+    StagedModel,
+    Subject,
+    find_onnx,
+    find_program,
+)
+
+ONNX_TAG = "validator.onnx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Everything that the workers work on, private copies of it."""
+
+    policy: Policy
+    staged: StagedModel
+    program: Program
+    golden_uri: str
+    golden: GoldenDataset
+    onnx: OnnxFile | None
+    """None: export one where a backend needs it."""
+    scratch: Path
+
+
+def open_inputs(
+    policy: Policy,
+    subject: Subject,
+    registry: Registry,
+    scratch: Path,
+    progress: Progress,
+    *,
+    golden: str | None,
+    onnx: str | None,
+) -> Inputs:
+    """Stage a subject and open what it is checked with.
+
+    Args:
+        policy: says what is admitted, and which golden dataset counts where none is named.
+        subject: which bytes.
+        registry: to fetch from.
+        scratch: folder for copies.
+        progress: told of every stage.
+        golden: folder or URI; None: the policy's.
+        onnx: file, folder or URI; None: tag, artifact or export.
+
+    Raises:
+        FormatRefused: a format that the policy does not allow, or no single ONNX file where one was named.
+        GoldenError: no golden dataset, or one that cannot be used.
+        UriError: something is not in the registry.
+    """
+    staged = registry.stage(subject, scratch / "subject")
+    program = admit_program(staged, policy)
+    progress.stage("stage", f"{staged.manifest.size_bytes / 1e6:,.0f} MB, {staged.manifest.digest[:15]}")
+    golden_uri, dataset = open_golden_uri(golden or policy.golden, registry, scratch / "golden")
+    progress.stage("golden", f"{dataset.manifest.name}, {dataset.samples} samples, {dataset.digest[:15]}")
+    return Inputs(
+        policy=policy,
+        staged=staged,
+        program=program,
+        golden_uri=golden_uri,
+        golden=dataset,
+        onnx=find_onnx_file(onnx, staged, registry, scratch / "onnx"),
+        scratch=scratch,
+    )
+
+
+def load_policy(name: str) -> Policy:
+    """Read a policy file, or take a built-in one by name.
+
+    Raises:
+        PolicyError: no such file, or one that cannot be used.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    path = Path(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise PolicyError(
+            f"policy {name} cannot be read: {reason}",
+            hint=f"name a TOML file or a built-in policy: {', '.join(BUILT_IN)}",
+        ) from error
+    return parse_policy(text, origin=name)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give a private folder outside the working directory, and remove it with all that is in it.
+
+    Raises:
+        CouldNotRun: there is no place for one.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="validator-")
+    except OSError as error:
+        raise CouldNotRun(f"no scratch folder can be made: {error.strerror}", hint="set TMPDIR") from error
+    with folder as name:
+        yield Path(name)
+
+
+def admit_program(staged: StagedModel, policy: Policy) -> Program:
+    """Find the subject's program and require that the policy allows its format.
+
+    Raises:
+        FormatRefused: no program, or a format that runs code when it is loaded.
+    """
+    program = find_program(staged)
+    if program.format is not ProgramFormat.EXPORTED and not policy.formats.pickle:
+        relative = program.path.relative_to(staged.folder)
+        raise FormatRefused(
+            f"{relative} is a {program.format.value} file; this policy allows none",
+            hint="log it again as torch.export (MLflow's default), or set formats.pickle = true in the policy",
+        )
+    return program
+
+
+def open_golden_uri(uri: str | None, registry: Registry, folder: Path) -> tuple[str, GoldenDataset]:
+    """Open a golden dataset from a local folder or from the registry.
+
+    Raises:
+        GoldenError: none was named, or it cannot be used.
+        UriError: it is not in the registry.
+    """
+    if uri is None:
+        raise GoldenError(
+            "no golden dataset is named",
+            hint="name one with --golden FOLDER, or with `golden` in the policy; make one: validator golden create",
+        )
+    path = registry.fetch(uri, folder) if ":/" in uri else Path(uri)
+    return uri, open_golden(path)
+
+
+def find_onnx_file(option: str | None, staged: StagedModel, registry: Registry, folder: Path) -> OnnxFile | None:
+    """Find the ONNX file to validate: the option, the version's tag, the subject's artifacts. None: export one.
+
+    Raises:
+        FormatRefused: what was named holds no ONNX file, or several.
+    """
+    tagged = dict(staged.subject.tags).get(ONNX_TAG)
+    if option is None and tagged is not None and not tagged.startswith(("models:/", "runs:/")):
+        # Whoever may edit the version writes its tags; only the registry's own bytes may be named there.
+        raise FormatRefused(
+            f"the tag {ONNX_TAG} of {staged.subject.title} is {tagged!r}, which is no models:/ or runs:/ URI",
+            hint="register the ONNX file and name its version, or use --onnx",
+        )
+    for source, origin in ((option, OnnxOrigin.OPTION), (tagged, OnnxOrigin.TAG)):
+        if source is None:
+            continue
+        local = Path(source)
+        fetched = registry.fetch(source, folder) if ":/" in source else copy_onnx(local, folder)
+        return describe_onnx(fetched, origin, source)
+    own = find_onnx(staged)
+    if own is None:
+        return None
+    return describe_onnx(own, OnnxOrigin.ARTIFACT, own.relative_to(staged.folder).as_posix())
+
+
+def copy_onnx(source: Path, folder: Path) -> Path:
+    """Copy an ONNX file and the data files beside it, or a folder, so that nobody changes it under the check.
+
+    Raises:
+        FormatRefused: it does not exist or cannot be read.
+    """
+    try:
+        if source.is_dir():
+            return Path(shutil.copytree(source, folder, symlinks=True))
+        folder.mkdir()
+        for path in [source, *sorted(source.parent.glob("*.data"))]:
+            shutil.copy2(path, folder / path.name, follow_symlinks=False)
+    except OSError as error:
+        raise FormatRefused(f"{source} cannot be read: {error.strerror}") from error
+    return folder / source.name
+
+
+def describe_onnx(path: Path, origin: OnnxOrigin, source: str) -> OnnxFile:
+    """Describe the one ONNX file at a path.
+
+    Raises:
+        FormatRefused: none, or several.
+    """
+    found = sorted(path.rglob("*.onnx")) if path.is_dir() else [path]
+    if len(found) != 1 or not found[0].is_file():
+        raise FormatRefused(f"{source} holds {len(found) if path.is_dir() else 'no'} ONNX files, one is needed")
+    return OnnxFile(path=found[0], manifest=measure_folder(found[0].parent), origin=origin, source=source)
+
+
+def verify_unchanged(staged: StagedModel, onnx: OnnxFile | None, golden: GoldenDataset) -> None:
+    """Hash what was tested once more: the workers ran somebody else's code beside it.
+
+    Raises:
+        DigestChanged: the bytes are not those that were staged.
+    """
+    pairs = [(staged.folder, staged.manifest)]
+    if onnx is not None:
+        pairs.append((onnx.path.parent, onnx.manifest))
+    for folder, before in pairs:
+        after = measure_folder(folder)
+        if after.digest != before.digest:
+            raise DigestChanged(
+                f"{staged.subject.title} changed while it was checked: {before.digest[:15]} became {after.digest[:15]}",
+                hint="a worker wrote to what it was given: do not trust this model",
+            )
+    try:
+        reopened = open_golden(golden.folder).digest
+    except GoldenError as error:
+        reopened = error.message
+    if reopened != golden.digest:
+        raise DigestChanged(
+            f"the golden dataset {golden.folder} changed while {staged.subject.title} was checked",
+            hint="find out who wrote to it, then check again",
+        )

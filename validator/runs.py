@@ -1,0 +1,155 @@
+"""The runs of a check: probe, then every backend beside the export, then the evidence."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from validator.backends.catalog import Backend
+from validator.backends.interface import ModelFacts
+from validator.evidence import compare_runs, plant_fault, variety_of
+from validator.executors.local import LocalExecutor
+from validator.inputs import Inputs, describe_onnx
+from validator.judge import BackendEvidence, Evidence
+from validator.plan import (
+    Target,
+    check_fit,
+    choose_rows,
+    export_worker,
+    needs_onnx,
+    plan_export,
+    plan_probe,
+    plan_runs,
+)
+from validator.policy import Policy
+from validator.report.progress import Progress
+from validator.subject import OnnxFile, OnnxOrigin
+from validator.worker.launch import Limits
+from validator.worker.outcome import Completed, Outcome
+from validator.worker.protocol import ExportJob
+
+LARGE_MACHINE_CORES = 8
+
+
+def threads_of(policy: Policy) -> int:
+    """Return the CPU threads of rows on the CPU.
+
+    On a large machine two cores are left to the other workers: a parallel loop is as slow as its slowest thread, and
+    one shared core would halve the speed of all of them.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return policy.worker.threads or (cores if cores < LARGE_MACHINE_CORES else cores - 2)
+
+
+def open_executor(policy: Policy, scratch: Path, progress: Progress) -> LocalExecutor:
+    """Make what runs the workers, with the policy's limits. To be closed before the scratch folder is removed."""
+    return LocalExecutor(
+        scratch=scratch,
+        limits=Limits(deadline_s=policy.worker.deadline_s),
+        jobs_per_gpu=policy.worker.jobs_per_gpu,
+        on_event=progress.job,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The workers' work on some inputs."""
+
+    inputs: Inputs
+    executor: LocalExecutor
+
+    def gather(self, extra: Sequence[str]) -> tuple[Evidence, OnnxFile | None]:
+        """Probe, run, compare. Returns the evidence and the ONNX file, which may have been exported here."""
+        inputs = self.inputs
+        if inputs.onnx is not None:
+            self.executor.dismiss(export_worker(self.threads))
+        self.executor.submit(plan_probe(inputs.program, inputs.golden, threads=self.threads))
+        (probe,) = self.executor.outcomes()
+        facts = probe.facts if isinstance(probe, Completed) else None
+        if facts is not None:
+            check_fit(inputs.golden, facts)
+        rows = choose_rows(inputs.policy, extra, reference_device=_reference_device(probe))
+        made = Made(onnx=inputs.onnx)
+        runs = (
+            None if facts is None or facts.training else compare_runs(rows, self._run(rows, facts, made), inputs.golden)
+        )
+        return self._evidence(rows, probe=probe, facts=facts, made=made, runs=runs), made.onnx
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of rows on the CPU."""
+        return threads_of(self.inputs.policy)
+
+    def _run(self, rows: Sequence[Backend], facts: ModelFacts, made: "Made") -> Iterator[Outcome]:
+        """Run the program's rows beside the export, and the ONNX file's rows as soon as there is one."""
+        target = Target(program=self.inputs.program, onnx=made.onnx, golden=self.inputs.golden, facts=facts)
+        for job in plan_runs(self.inputs.policy, rows, target, threads=self.threads):
+            self.executor.submit(job)
+        if made.onnx is None and needs_onnx(rows):
+            destination = self.inputs.scratch / "export" / "model.onnx"
+            destination.parent.mkdir()
+            self.executor.submit(plan_export(target, destination, threads=self.threads))
+        for outcome in self.executor.outcomes():
+            if not isinstance(outcome.job, ExportJob):
+                yield outcome
+                continue
+            made.take_export(outcome)
+            onnx_rows = [row for row in rows if needs_onnx([row])]
+            for job in plan_runs(self.inputs.policy, onnx_rows, replace(target, onnx=made.onnx), threads=self.threads):
+                self.executor.submit(job)
+
+    def _evidence(
+        self,
+        rows: Sequence[Backend],
+        *,
+        probe: Outcome,
+        facts: ModelFacts | None,
+        made: "Made",
+        runs: dict[str, BackendEvidence] | None,
+    ) -> Evidence:
+        """Put the evidence together, with the negative control last: it judges with everything else in place."""
+        backends = runs or {row.name: BackendEvidence(row=row, outcome=None) for row in rows}
+        evidence = Evidence(
+            samples=self.inputs.golden.samples,
+            golden_digest=self.inputs.golden.digest,
+            weights_digest=self.inputs.staged.weights_digest,
+            facts=facts,
+            probe=probe,
+            export=made.export,
+            onnx_required=needs_onnx(rows),
+            has_onnx=made.onnx is not None,
+            backends=tuple(backends[row.name] for row in rows),
+            variety=variety_of(backends, self.inputs.golden),
+        )
+        return replace(evidence, control=plant_fault(self.inputs.policy, evidence, self.inputs.golden))
+
+
+@dataclass(slots=True, kw_only=True)
+class Made:
+    """The ONNX file of a check, and the export that made it. Filled in while the runs go on."""
+
+    onnx: OnnxFile | None
+    export: Outcome | None = None
+
+    def take_export(self, outcome: Outcome) -> None:
+        """Note what became of the export."""
+        self.export = outcome
+        facts = outcome.export if isinstance(outcome, Completed) else None
+        if facts is not None and facts.path is not None:
+            file = describe_onnx(Path(facts.path), OnnxOrigin.EXPORT, "the staged program")
+            self.onnx = replace(file, source="exported")
+
+
+def _reference_device(probe: Outcome) -> str:
+    """Return `cuda` where the probe's process saw a GPU: fp64 there is 60 times faster, and equal to 4e-15."""
+    found = probe.environment.fingerprint.get("gpu", "none") if isinstance(probe, Completed) else "none"
+    return "cpu" if found in ("none", "unreadable") else "cuda"
+
+
+def retries(evidence: Evidence) -> tuple[str, ...]:
+    """Say which jobs needed a second process."""
+    return tuple(
+        f"{b.row.name}: {b.outcome.first_failure}"
+        for b in evidence.backends
+        if b.outcome is not None and b.outcome.first_failure is not None
+    )
