@@ -6,6 +6,7 @@ from safetensors.numpy import save_file
 
 from validator.errors import DigestChanged, ExitCode, FormatRefused, GoldenError
 from validator.golden.dataset import open_golden
+from validator.golden.format import Stratum
 from validator.golden.writer import Sample, write_golden
 from validator.manifest import hash_file
 
@@ -257,3 +258,50 @@ def test_a_shard_that_vanishes_after_opening(dataset):
     first_shard(dataset).unlink()
     with pytest.raises(GoldenError, match="can no longer be read"):
         dataset.read(0, 1)
+
+
+# --- Strata ------------------------------------------------------------------------------------------------------
+
+
+def make_strata(folder, **options):
+    """Four samples of two shapes: the writer puts those of one shape together."""
+    rows = [(2, "representative"), (3, "scales"), (2, "low-margin"), (3, "representative")]
+    samples = [
+        Sample(inputs={"x": np.full(size, i, np.float32)}, stratum=Stratum(s)) for i, (size, s) in enumerate(rows)
+    ]
+    return write_golden(folder, samples, name="strata", source="a test", **options)
+
+
+@pytest.mark.parametrize("shard_bytes", [8, 1 << 20])
+def test_the_stratum_of_a_sample_follows_it_into_its_group(tmp_path, shard_bytes):
+    written = make_strata(tmp_path / "set", shard_bytes=shard_bytes)
+    opened = open_golden(tmp_path / "set")
+    assert opened.digest == written.digest
+    assert [str(s) for s in opened.strata] == ["representative", "low-margin", "scales", "representative"]
+    assert [s.is_stress for s in opened.strata] == [False, False, True, False]
+
+
+def test_a_dataset_without_strata_is_representative_and_keeps_its_digest(dataset):
+    """The digest of this dataset as it was before there were strata."""
+    assert set(dataset.strata) == {Stratum.REPRESENTATIVE}
+    assert "strata" not in json.loads((dataset.folder / "manifest.json").read_text())
+    assert dataset.digest == "sha256:c354aa9ab358c7fb7bd65f5ad7bd9b82354ad964f1e5fce14627a451213353c0"
+
+
+@pytest.mark.parametrize(
+    ("strata", "words"),
+    [
+        ({}, "strata names none"),
+        ({"representative": [0]}, "every sample that no other stratum lists"),
+        ({"scales": [1, 0]}, "not a sorted list"),
+        ({"scales": [4]}, "indices below 4"),
+        ({"scales": []}, "not a sorted list"),
+        ({"scales": [0], "shapes": [0]}, "sample 0 is in two strata"),
+        ({"favourites": [0]}, "strata.favourites"),
+    ],
+    ids=str,
+)
+def test_strata_that_contradict_the_dataset_are_refused(tmp_path, strata, words):
+    edit_manifest(make_strata(tmp_path / "set"), strata=strata)
+    with pytest.raises(GoldenError, match=words):
+        open_golden(tmp_path / "set")

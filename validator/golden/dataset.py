@@ -19,6 +19,7 @@ from validator.golden.format import (
     Group,
     InputSpec,
     ShardFile,
+    Stratum,
     format_faults,
 )
 from validator.manifest import digest_of, hash_file
@@ -48,6 +49,15 @@ class GoldenDataset:
     def inputs(self) -> Sequence[InputSpec]:
         """The model's inputs, in order."""
         return self.manifest.inputs
+
+    @property
+    def strata(self) -> tuple[Stratum, ...]:
+        """Why each sample is here, one stratum per sample; all are representative where the manifest says nothing."""
+        names = [Stratum.REPRESENTATIVE] * self.samples
+        for stratum, indices in (self.manifest.strata or {}).items():
+            for index in indices:
+                names[index] = stratum
+        return tuple(names)
 
     def sample_id(self, index: int) -> str:
         """Return the name of a sample in reports."""

@@ -8,7 +8,8 @@ time, a host or an absolute path.
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal, Self
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -47,6 +48,29 @@ SHARD_DTYPES = {
 }
 """The name of a dtype in numpy and torch, and in safetensors."""
 
+
+class Stratum(StrEnum):
+    """Why a sample is in the dataset."""
+
+    REPRESENTATIVE = "representative"
+    """As the source gave it. These samples alone say how often something happens."""
+    ACTIVATION_EXTREMES = "activation-extremes"
+    """Chosen from the source for the largest values inside the model."""
+    SCALES = "scales"
+    """A representative sample times a constant."""
+    LOW_MARGIN = "low-margin"
+    """Chosen from the source for the smallest distance between its two best classes."""
+    SPECIALS = "specials"
+    """All zero, constant, denormal, or not finite."""
+    SHAPES = "shapes"
+    """A representative sample cropped or tiled to another allowed shape."""
+
+    @property
+    def is_stress(self) -> bool:
+        """Whether samples are made up: judged by their error alone, since nobody will ask for their answer."""
+        return self in (Stratum.SCALES, Stratum.SPECIALS, Stratum.SHAPES)
+
+
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -63,6 +87,10 @@ def _check_dtype(value: str) -> str:
     return value
 
 
+_LATER_FIELDS = ("outputs", "strata")
+"""Fields that the first datasets did not have."""
+
+Name = TypeVar("Name", str, int)
 FileName = Annotated[str, AfterValidator(_check_file_name)]
 Size = Annotated[int, Field(ge=0)]
 
@@ -109,6 +137,8 @@ class GoldenManifest(_Part):
     labels: bool = False
     slices: dict[Text, list[Size]] | None = None
     """Named subsets, as sorted sample indices."""
+    strata: dict[Stratum, list[Size]] | None = None
+    """Sorted sample indices of each stratum but the representative one, which is all the others."""
     outputs: dict[Text, OutputSpec] | None = None
     """What outputs of the model mean, by name; None: every number is what it is."""
     source: Text
@@ -123,12 +153,12 @@ class GoldenManifest(_Part):
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `outputs` where there are none, as datasets did before there was such a thing: same digest."""
+        """Leave out what there is none of, as datasets did before there was such a thing: same digest."""
         content: dict[str, Any] = write(self)
-        return {key: value for key, value in content.items() if key != "outputs" or value is not None}
+        return {key: value for key, value in content.items() if key not in _LATER_FIELDS or value is not None}
 
     def canonical_text(self) -> str:
-        """Return what the digest is made over: canonical JSON, all fields but absent `outputs`, no newline."""
+        """Return what the digest is made over: canonical JSON without `_LATER_FIELDS` that are None, no newline."""
         content = self.model_dump(mode="json")
         return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
@@ -147,6 +177,7 @@ def _find_faults(manifest: GoldenManifest) -> Iterator[str]:
     yield from _find_name_faults(manifest)
     yield from _find_group_faults(manifest)
     yield from _find_slice_faults(manifest)
+    yield from _find_stratum_faults(manifest)
     yield from _find_output_faults(manifest)
 
 
@@ -184,8 +215,28 @@ def _find_group_faults(manifest: GoldenManifest) -> Iterator[str]:
 
 def _find_slice_faults(manifest: GoldenManifest) -> Iterator[str]:
     for name, indices in (manifest.slices or {}).items():
-        if not indices or indices != sorted(set(indices)) or indices[-1] >= manifest.samples:
+        if not _are_indices(indices, manifest.samples):
             yield f"slice {name!r} is not a sorted list of sample indices below {manifest.samples}"
+
+
+def _find_stratum_faults(manifest: GoldenManifest) -> Iterator[str]:
+    strata = manifest.strata
+    if strata is None:
+        return
+    if not strata:
+        yield "strata names none"
+    if Stratum.REPRESENTATIVE in strata:
+        yield f"strata lists {Stratum.REPRESENTATIVE}, which is every sample that no other stratum lists"
+    for name, indices in strata.items():
+        if not _are_indices(indices, manifest.samples):
+            yield f"stratum {name} is not a sorted list of sample indices below {manifest.samples}"
+    if (twin := _find_twin(index for indices in strata.values() for index in set(indices))) is not None:
+        yield f"sample {twin} is in two strata"
+
+
+def _are_indices(indices: list[int], samples: int) -> bool:
+    """Whether this is a sorted list of sample indices, each once, and not empty."""
+    return bool(indices) and indices == sorted(set(indices)) and indices[-1] < samples
 
 
 def _find_output_faults(manifest: GoldenManifest) -> Iterator[str]:
@@ -194,8 +245,8 @@ def _find_output_faults(manifest: GoldenManifest) -> Iterator[str]:
     yield from find_contradictions(manifest.outputs or {})
 
 
-def _find_twin(names: Iterable[str]) -> str | None:
-    seen: set[str] = set()
+def _find_twin(names: Iterable[Name]) -> Name | None:
+    seen: set[Name] = set()
     for name in names:
         if name in seen:
             return name

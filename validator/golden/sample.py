@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from validator.errors import GoldenError
-from validator.golden.format import LABELS_NAME, SHARD_DTYPES
+from validator.golden.format import LABELS_NAME, SHARD_DTYPES, Stratum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,8 @@ class Sample:
     inputs: "Mapping[str, np.ndarray | torch.Tensor]"
     label: int | None = None
     """Class index, or None; all or none."""
+    stratum: Stratum = Stratum.REPRESENTATIVE
+    """Why it is in the dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

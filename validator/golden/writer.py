@@ -26,6 +26,7 @@ from validator.golden.format import (
     Group,
     InputSpec,
     ShardFile,
+    Stratum,
     format_faults,
 )
 from validator.golden.output_spec import OutputSpec
@@ -92,6 +93,8 @@ class _OpenGroup:
     size_bytes: int = 0
     shards: list[tuple[str, list[str | None]]] = field(default_factory=list)
     """File name and sample ids of each closed shard."""
+    strata: list[Stratum] = field(default_factory=list)
+    """Of each sample, in order."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +128,7 @@ class _ShardWriter:
             _OpenGroup(number=len(self.groups), shapes={name: list(shape) for name, shape in shapes.items()}),
         )
         group.rows.append(row)
+        group.strata.append(sample.stratum)
         group.size_bytes += row.size_bytes
         # The sum over all groups bounds memory, however many shapes there are.
         if sum(other.size_bytes for other in self.groups.values()) >= self.shard_bytes:
@@ -150,6 +154,7 @@ class _ShardWriter:
                 groups=list(self._number_groups()),
                 sample_ids=[i for i in ids if i is not None] if self.has_ids else None,
                 labels=self.has_labels,
+                strata=self._list_strata(),
                 outputs=None if outputs is None else dict(outputs),
                 source=source,
                 files=[_measure(path) for path in sorted(self.folder.iterdir())],
@@ -188,6 +193,16 @@ class _ShardWriter:
             for shard, ids in group.shards:
                 yield Group(shard=shard, start=start, stop=start + len(ids), shapes=group.shapes)
                 start += len(ids)
+
+    def _list_strata(self) -> dict[Stratum, list[int]] | None:
+        """Return the sample indices of every stratum but the representative one; None where there is no other."""
+        strata = [stratum for group in self.groups.values() for stratum in group.strata]
+        found: dict[Stratum, list[int]] = {
+            stratum: [index for index, own in enumerate(strata) if own is stratum]
+            for stratum in Stratum
+            if stratum is not Stratum.REPRESENTATIVE and stratum in strata
+        }
+        return found or None
 
 
 def _save(path: Path, arrays: dict[str, np.ndarray], *, wide: set[str]) -> None:
