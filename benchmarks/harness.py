@@ -162,7 +162,7 @@ def check_files(
         extra: backends added to the required ones.
     """
     inputs = Inputs(
-        policy=policy if policy.worker.threads else _on_one_thread(policy),
+        policy=_in_one_process(policy),
         staged=_staged(program),
         program=Program(path=program, format=model_format),
         golden_uri=str(golden.folder),
@@ -176,8 +176,11 @@ def check_files(
     return Checked(policy=inputs.policy, evidence=evidence, decision=decision, onnx=used.path if used else None)
 
 
-def _on_one_thread(policy: Policy) -> Policy:
-    return policy.model_copy(update={"worker": policy.worker.model_copy(update={"threads": THREADS})})
+def _in_one_process(policy: Policy) -> Policy:
+    """Return the policy without what needs a process of its own, and with a number of threads."""
+    worker = policy.worker.model_copy(update={"threads": policy.worker.threads or THREADS})
+    checks = policy.checks.model_copy(update={"fresh_process": False})
+    return policy.model_copy(update={"worker": worker, "checks": checks})
 
 
 def onnx_file(path: Path) -> OnnxFile:

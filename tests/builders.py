@@ -8,10 +8,10 @@ import numpy as np
 
 from validator.backends.catalog import CATALOG, REFERENCE, Backend, expected_settings
 from validator.backends.interface import Environment, ModelFacts, RefusalKind, TensorFacts
-from validator.compare import Frame, compare, measure_variety
+from validator.compare import Comparison, Frame, compare, measure_variety
 from validator.golden.dataset import GoldenDataset
 from validator.golden.format import GoldenManifest, Group, InputSpec, ShardFile
-from validator.judge import BackendEvidence, Control, Decision, Evidence, judge
+from validator.judge import BackendEvidence, Control, Decision, Evidence, FreshRun, judge
 from validator.manifest import Manifest, ManifestEntry
 from validator.policy import Policy
 from validator.report.build import RunInfo, build_document
@@ -142,6 +142,10 @@ def facts(*, training: tuple[str, ...] = ()) -> ModelFacts:
     )
 
 
+def _fresh(row: Backend, comparison: Comparison) -> FreshRun:
+    return FreshRun(outcome=completed(row), comparison=comparison)
+
+
 def evidence_of(situation: Situation) -> Evidence:
     y = reference_outputs()
     backends: list[BackendEvidence] = []
@@ -158,7 +162,8 @@ def evidence_of(situation: Situation) -> Evidence:
                 outcome=completed(row),
                 main=main,
                 repeat=compare(frames(own), frames(own, samples=32)),
-                batches=((1, compare(frames(own), frames(own, size=1, samples=16))),),
+                fresh=None if name == REFERENCE else _fresh(row, compare(frames(own), frames(own, samples=32))),
+                batches=tuple((size, compare(frames(own), frames(own, size=size, samples=14))) for size in (1, 2, 7)),
             )
         )
     return Evidence(

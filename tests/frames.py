@@ -8,7 +8,7 @@ import numpy as np
 from validator.backends.catalog import CATALOG, REFERENCE, Backend, expected_settings
 from validator.backends.interface import Environment, ModelFacts, TensorFacts
 from validator.compare import Comparison, Frame, compare, measure_variety
-from validator.judge import BackendEvidence, Control, Evidence
+from validator.judge import BackendEvidence, Control, Evidence, FreshRun
 from validator.worker.outcome import Completed
 from validator.worker.protocol import Pass, PassKind, RunJob
 
@@ -30,12 +30,18 @@ def frames(outputs: Mapping[str, np.ndarray], size: int = 8, dtypes: Mapping[str
     ]
 
 
-def cut_one_by_one(source: list[Frame]) -> list[Frame]:
-    """Cut frames into frames of one sample."""
+def cut(source: list[Frame], size: int) -> list[Frame]:
+    """Cut frames into smaller ones, as batches of one size that copies fill where samples do not."""
     return [
-        replace(f, start=s, stop=s + 1, outputs={n: v[s - f.start : s - f.start + 1] for n, v in f.outputs.items()})
+        replace(
+            f,
+            start=s,
+            stop=min(s + size, f.stop),
+            outputs={n: v[s - f.start : s - f.start + size] for n, v in f.outputs.items()},
+            filled=max(0, s + size - f.stop),
+        )
         for f in source
-        for s in range(f.start, f.stop)
+        for s in range(f.start, f.stop, size)
     ]
 
 
@@ -87,13 +93,16 @@ def backend_evidence(name: str, reference: list[Frame], candidate: list[Frame], 
     """Return what a healthy run of a catalog row leaves, but for the changes."""
     row = CATALOG[name]
     repeat = compare(candidate, candidate)
-    one_by_one = compare(candidate, cut_one_by_one(candidate))
+    batches = tuple((size, compare(candidate, cut(candidate, size))) for size in (1, 2, 7))
+    outcome = completed(row)
+    fresh = None if name == REFERENCE else FreshRun(outcome=outcome, comparison=repeat)
     healthy: dict[str, object] = {
         "row": row,
-        "outcome": completed(row),
+        "outcome": outcome,
         "main": None if name == REFERENCE else compare(reference, candidate),
         "repeat": repeat,
-        "batches": ((1, one_by_one),),
+        "fresh": fresh,
+        "batches": batches,
     }
     return BackendEvidence(**(healthy | changes))  # type: ignore[arg-type]
 

@@ -93,7 +93,7 @@ def test_an_output_of_one_shape_whatever_the_batch_is_compared_whole() -> None:
     result = compare(whole, halves)
     assert result.unattributed == ()
     assert result.outputs["anchors"].unequal == 3
-    assert result.largest_frame == 4
+    assert result.largest_batch == 4
 
 
 def test_an_output_without_a_batch_dimension_is_unattributed_where_the_cuts_differ() -> None:

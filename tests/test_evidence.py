@@ -27,13 +27,14 @@ from validator.golden.dataset import GoldenDataset
 from validator.golden.output_spec import OutputSpec
 from validator.golden.writer import Sample, write_golden
 from validator.judge import Status, Verdict, judge
-from validator.policy import BUILT_IN, Policy
+from validator.policy import BUILT_IN, Checks, Policy
 from validator.worker.child import pack_frame
 from validator.worker.outcome import Completed, Crashed, Outcome
 from validator.worker.protocol import FrameHeader, Pass, PassKind
 from validator.worker.spool import Spool, SpooledFrame
 
 CPU = BUILT_IN["cpu"]
+ONE_PROCESS = CPU.model_copy(update={"checks": Checks(fresh_process=False, batch_sizes=(1,))})
 ROWS = (CATALOG[REFERENCE], CATALOG["eager-cpu"], CATALOG["onnxruntime-cpu"])
 
 
@@ -210,7 +211,7 @@ def test_a_declared_difference_is_none_and_an_undeclared_one_fails(tmp_path: Pat
         found = compare_runs(ROWS, outcomes, golden)
         gathered = evidence(backends=tuple(found.values()), variety=variety_of(found, golden), control=None)
         gathered = replace(gathered, control=plant_fault(CPU, gathered, golden))
-        decision = judge(CPU, gathered)
+        decision = judge(ONE_PROCESS, gathered)
         assert decision.verdict is verdict, [f for f in decision.findings if f.status is not Status.WITHIN]
         assert found["onnxruntime-cpu"].main is not None
         assert found["onnxruntime-cpu"].main.misdeclared == ()

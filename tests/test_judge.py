@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.frames import SAMPLES, backend_evidence, completed, evidence, facts, frames, noisy, run_job, scores
+from tests.frames import SAMPLES, backend_evidence, completed, cut, evidence, facts, frames, noisy, run_job, scores
 from validator.backends.catalog import CATALOG, REFERENCE
 from validator.backends.interface import ExportFacts, RefusalKind
 from validator.compare import Frame, compare, measure_variety
-from validator.judge import Check, Decision, Evidence, Finding, Status, Verdict, decide, judge
-from validator.policy import BUILT_IN, Calibration, Policy
+from validator.judge import Check, Decision, Evidence, Finding, FreshRun, Status, Verdict, decide, judge
+from validator.policy import BUILT_IN, Calibration, Checks, Policy
 from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.protocol import Refusal
 
 CPU = BUILT_IN["cpu"].model_copy(update={"batch_size": 8})
+ALONE = CPU.model_copy(update={"checks": Checks(batch_sizes=(1,))})
+"""Holds batch 1 against the deployed one, and no other."""
 ORT = CATALOG["onnxruntime-cpu"]
 
 
@@ -235,7 +237,7 @@ def test_a_static_batch_is_not_measurable_unless_the_policy_admits_it() -> None:
 def test_a_model_that_depends_on_its_batch_mates_in_fp64_fails() -> None:
     y = scores()
     alone = compare(frames({"output": y}), frames({"output": noisy(y, 1e-5)}, 1))
-    decision = judge(CPU, with_backend(REFERENCE, batches=((1, alone),)))
+    decision = judge(ALONE, with_backend(REFERENCE, batches=((1, alone),)))
     assert decision.verdict is Verdict.FAIL
     assert "batch mates" in (findings_of(decision, Check.BATCH, REFERENCE)[0].hint or "")
 
@@ -244,14 +246,14 @@ def test_batch_noise_within_the_budget_passes_and_beyond_it_fails() -> None:
     y = scores()
     near = compare(frames({"output": y}), frames({"output": noisy(y, 1e-6)}, 1))
     far = compare(frames({"output": y}), frames({"output": noisy(y, 1e-3)}, 1))
-    assert judge(CPU, with_backend("onnxruntime-cpu", batches=((1, near),))).verdict is Verdict.PASS
-    assert judge(CPU, with_backend("onnxruntime-cpu", batches=((1, far),))).verdict is Verdict.FAIL
+    assert judge(ALONE, with_backend("onnxruntime-cpu", batches=((1, near),))).verdict is Verdict.PASS
+    assert judge(ALONE, with_backend("onnxruntime-cpu", batches=((1, far),))).verdict is Verdict.FAIL
 
 
 def test_another_shape_at_another_batch_size_fails() -> None:
     y = scores()
     other = compare(frames({"output": y}), frames({"output": y[:, :5]}, 1))
-    assert judge(CPU, with_backend("onnxruntime-cpu", batches=((1, other),))).verdict is Verdict.FAIL
+    assert judge(ALONE, with_backend("onnxruntime-cpu", batches=((1, other),))).verdict is Verdict.FAIL
 
 
 def test_a_row_that_promises_repeatability_fails_when_it_does_not_repeat() -> None:
@@ -355,7 +357,7 @@ def test_an_output_of_no_single_sample_is_never_left_unjudged() -> None:
     decision = judge(CPU, with_backend("onnxruntime-cpu", main=cut_differently))
     assert decision.verdict is Verdict.INCONCLUSIVE
     assert any("belongs to no single sample" in f.message for f in findings_of(decision, Check.COVERAGE))
-    decision = judge(CPU, with_backend("onnxruntime-cpu", batches=((1, compare(with_columns(8), with_columns(1))),)))
+    decision = judge(ALONE, with_backend("onnxruntime-cpu", batches=((1, compare(with_columns(8), with_columns(1))),)))
     assert decision.verdict is Verdict.INCONCLUSIVE
 
 
@@ -366,7 +368,7 @@ def test_a_non_finite_value_at_another_batch_size_fails() -> None:
     alone[4, 2] = np.nan
     other = compare(frames({"output": y}), frames({"output": alone}, 1))
     for name in (REFERENCE, "onnxruntime-cpu"):
-        assert judge(CPU, with_backend(name, batches=((1, other),))).verdict is Verdict.FAIL
+        assert judge(ALONE, with_backend(name, batches=((1, other),))).verdict is Verdict.FAIL
 
 
 def test_one_wrong_element_at_another_batch_size_fails() -> None:
@@ -383,26 +385,49 @@ def test_one_wrong_element_at_another_batch_size_fails() -> None:
             batches=((1, compare(frames({"output": y}), frames({"output": alone}, 1))),),
         ),
     )
-    assert judge(CPU, evidence(backends=rows)).verdict is Verdict.FAIL
+    assert judge(ALONE, evidence(backends=rows)).verdict is Verdict.FAIL
 
 
 def test_a_batch_size_that_never_really_ran_is_not_measured() -> None:
-    """Ragged samples come one at a time, whatever batch was asked for."""
-    y = scores()
-    single = frames({"output": y}, 1)
-    ragged = replace(compare(single, single), largest_frame=1)
-    for change in (
-        {"main": ragged},
-        {
-            "batches": (
-                (
-                    64,
-                    compare(frames({"output": y}), frames({"output": y})),
-                ),
-            )
-        },
-    ):
-        assert judge(CPU, with_backend("onnxruntime-cpu", **change)).verdict is Verdict.INCONCLUSIVE  # type: ignore[arg-type]
+    y = frames({"output": scores()})
+    batches = tuple((size, compare(y, cut(y, min(size, 2)))) for size in (1, 2, 7))
+    decision = judge(CPU, with_backend("onnxruntime-cpu", batches=batches))
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert any("was not run at batch 7" in f.message for f in findings_of(decision, Check.BATCH))
+
+
+def test_ragged_samples_that_come_one_at_a_time_are_held_against_batches_that_copies_fill() -> None:
+    single = frames({"output": scores()}, 1)
+    healthy = evidence().backends[2]
+    filled = tuple((size, compare(single, cut(single, size))) for size in (1, 2, 7))
+    assert [c.largest_batch for _, c in filled] == [1, 2, 7]
+    ragged = with_backend("onnxruntime-cpu", main=replace(healthy.main, largest_batch=1), batches=filled)
+    assert judge(CPU, ragged).verdict is Verdict.PASS
+    assert judge(ALONE, ragged).verdict is Verdict.INCONCLUSIVE  # the main pass ran at batch 1 itself
+
+
+def test_a_row_that_answers_otherwise_in_a_fresh_process_fails() -> None:
+    y = frames({"output": scores()})
+    other = compare(y, frames({"output": noisy(scores(), 1e-9)}))
+    healthy = evidence().backends[2]
+    assert healthy.fresh is not None
+    decision = judge(CPU, with_backend("onnxruntime-cpu", fresh=replace(healthy.fresh, comparison=other)))
+    assert decision.verdict is Verdict.FAIL
+    (finding,) = [f for f in decision.findings if f.status is Status.EXCEEDED]
+    assert (finding.check, finding.metric) == (Check.REPEATABILITY, "unequal elements in a fresh process")
+
+
+def test_a_fresh_process_that_is_missing_dies_or_runs_something_else_blocks() -> None:
+    row = CATALOG["onnxruntime-cpu"]
+    dead = Crashed(job=run_job(row), exit_status=-11, samples=3, log_tail="")
+    other = completed(row, graph_optimization="disable")
+    healthy = evidence().backends[2]
+    assert healthy.fresh is not None
+    for fresh in (None, FreshRun(outcome=dead, comparison=None), replace(healthy.fresh, outcome=other)):
+        decision = judge(CPU, with_backend("onnxruntime-cpu", fresh=fresh))
+        assert decision.verdict is Verdict.INCONCLUSIVE
+    policy = CPU.model_copy(update={"checks": Checks(fresh_process=False)})
+    assert judge(policy, with_backend("onnxruntime-cpu", fresh=None)).verdict is Verdict.PASS
 
 
 def test_a_large_sample_does_not_excuse_the_others() -> None:
@@ -463,7 +488,7 @@ def test_the_baselines_batch_sizes_are_held_against_its_own_error() -> None:
         backend_evidence("eager-cpu", reference, frames({"output": deep}), batches=batches),
         backend_evidence("onnxruntime-cpu", reference, frames({"output": noisy(y, 1e-5, seed=3)})),
     )
-    assert judge(CPU, evidence(backends=rows)).verdict is Verdict.PASS
+    assert judge(ALONE, evidence(backends=rows)).verdict is Verdict.PASS
 
 
 def test_budgets_measured_on_this_are_not_stale() -> None:

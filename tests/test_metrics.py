@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.stats import binom
 
 from validator.backends.catalog import UNIT_ROUNDOFF, Precision
 from validator.metrics import (
@@ -17,8 +18,10 @@ from validator.metrics import (
     divide_by_floor,
     error_histogram,
     error_ratios,
+    flip_rate_bound,
     histogram_quantile,
     sample_rows,
+    samples_for_rate,
     summarize,
     worst_channel,
 )
@@ -217,3 +220,40 @@ def test_cosine_is_blind_to_a_small_fault() -> None:
     c = y.copy()
     c[:, 7] *= 1.01
     assert cosine(sample_rows(0, y, c)) > 0.9999999
+
+
+def test_no_flip_in_299_samples_certifies_one_per_cent_and_in_2995_a_tenth_of_that() -> None:
+    assert [samples_for_rate(rate) for rate in (0.01, 0.001)] == [299, 2_995]
+    assert flip_rate_bound(0, 299) <= 0.01 < flip_rate_bound(0, 298)
+
+
+@given(st.integers(1, 5_000), st.data())
+def test_the_bound_of_a_rate_is_above_what_was_seen_and_falls_with_more_samples(
+    samples: int, data: st.DataObject
+) -> None:
+    flips = data.draw(st.integers(0, samples))
+    bound = flip_rate_bound(flips, samples)
+    assert flips / samples <= bound <= 1
+    assert flip_rate_bound(flips, 2 * samples) < bound
+    if flips < samples:
+        # Clopper and Pearson: at the bound, no more than so many flips are seen in one case of twenty.
+        assert binom.cdf(flips, samples, bound) == pytest.approx(0.05, rel=1e-6)
+
+
+def test_without_samples_any_rate_is_possible() -> None:
+    assert flip_rate_bound(0, 0) == 1.0
+
+
+def test_the_five_best_may_change_where_the_best_stays() -> None:
+    reference = np.array([[9.0, 8, 7, 6, 5, 4.5, 0], [9, 8, 7, 6, 5, 4.5, 0]])
+    candidate = np.array([[9.0, 8, 7, 6, 4.5, 5, 0], [8, 9, 7, 6, 5, 4.5, 0]])
+    rows = sample_rows(0, reference, candidate)
+    assert rows["topk_flip"].tolist() == [1, 0]
+    assert rows["topk_margin"].tolist() == [0.5, 0.5]
+    assert rows["top1_flip"].tolist() == [0, 1]
+    assert (rows["reference_top1"].tolist(), rows["candidate_top1"].tolist()) == ([0, 0], [0, 1])
+
+
+def test_five_classes_have_no_sixth_to_change_places_with() -> None:
+    rows = sample_rows(0, np.eye(5), np.eye(5))
+    assert rows["topk_flip"].tolist() == [-1] * 5

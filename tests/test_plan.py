@@ -62,7 +62,7 @@ def test_the_reference_runs_where_it_is_told() -> None:
 def test_a_row_without_an_onnx_file_gets_no_job(golden: GoldenDataset) -> None:
     rows = choose_rows(BUILT_IN["cpu"], [], reference_device="cpu")
     jobs = plan_runs(BUILT_IN["cpu"], rows, target(golden, onnx=False), threads=1)
-    assert [job.job_id for job in jobs] == [REFERENCE, "eager-cpu"]
+    assert [job.job_id for job in jobs] == [REFERENCE, "eager-cpu", "eager-cpu, fresh process"]
 
 
 def test_every_job_has_a_nonce_of_its_own(golden: GoldenDataset) -> None:

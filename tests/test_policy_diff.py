@@ -39,7 +39,7 @@ def directions(old: Policy, new: Policy) -> dict[str, str]:
         ("", "[formats]\npickle = true", "formats.pickle", "loosened", "tightened"),
         ("", "[checks]\nrepeat_samples = 64", "checks.repeat_samples", "tightened", "loosened"),
         ("", "[checks]\nbatch_samples = 64", "checks.batch_samples", "tightened", "loosened"),
-        ("", "[checks]\nbatch_sizes = [1, 7]", "checks.batch_sizes", "tightened", "loosened"),
+        ("", "[checks]\nbatch_sizes = [1, 2, 5, 7]", "checks.batch_sizes", "tightened", "loosened"),
         ("", '[checks]\nbatch_invariance = "if-dynamic"', "checks.batch_invariance", "loosened", "tightened"),
         ("", "[worker]\nthreads = 3", "worker.threads", "neutral", "neutral"),
         ("", "[worker]\ndeadline_s = 3", "worker.deadline_s", "neutral", "neutral"),

@@ -228,6 +228,7 @@ def measuring_policy(
     names = [*(row.name for row in candidates), *(v.row for v in variants)]
     document = source.model_dump(exclude={"budget", "waiver", "calibration"})
     document["backends"] = {**source.backends, **{v.row: {"like": v.candidate, **v.knobs} for v in variants}}
+    document["checks"]["fresh_process"] = False  # says nothing about how large noise is
     document["checks"]["batch_sizes"] = tuple(sorted({*source.checks.batch_sizes, *sizes}))
     document["budget"] = tuple({"backend": name, "error_ratio": FAULT_RATIO} for name in names)
     return Policy.model_validate(document)

@@ -23,12 +23,14 @@ from validator.report.annotation import annotation_metrics, description_block, v
 from validator.report.build import RunInfo, build_document
 from validator.report.model import VerdictDocument
 from validator.report.progress import Progress
-from validator.report.write import write_document
+from validator.report.samples import samples_table
+from validator.report.write import write_document, write_text
 from validator.runs import Run, open_executor, retries, threads_of
 from validator.subject import OnnxFile, OnnxOrigin, Subject
 from validator.worker.warm import WarmSpec
 
 VERDICT_NAME = "verdict.json"
+SAMPLES_NAME = "samples.csv"
 ONNX_FOLDER = "onnx"
 EXPORTED_NAMES = ("model.onnx", "model.onnx.data")
 """Files that an export by the gate consists of; the second one only for models too large for one."""
@@ -113,7 +115,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
             evidence=evidence,
             decision=decision,
         )
-        path = write_evidence(document, onnx, request.output)
+        path = write_evidence(document, samples_table(evidence, inputs.golden), onnx, request.output)
         progress.stage("write", str(path))
         result = CheckResult(document=document, verdict=decision.verdict, path=path)
         return annotate(result, subject, registry, request.output, progress) if request.annotate else result
@@ -133,6 +135,7 @@ def foresee(policy: Policy, request: CheckRequest) -> list[WarmSpec]:
         threads=threads_of(policy),
         has_gpu=has_gpu,
         may_export=request.onnx is None,
+        fresh_process=policy.checks.fresh_process,
     )
 
 
@@ -143,7 +146,7 @@ def discard_old_verdict(output: Path) -> None:
         ReportFailed: it cannot be removed.
     """
     try:
-        for name in (VERDICT_NAME, *(f"{ONNX_FOLDER}/{name}" for name in EXPORTED_NAMES)):
+        for name in (VERDICT_NAME, SAMPLES_NAME, *(f"{ONNX_FOLDER}/{name}" for name in EXPORTED_NAMES)):
             (output / name).unlink(missing_ok=True)
     except OSError as error:
         raise ReportFailed(
@@ -170,14 +173,17 @@ def withdrawing_if_refused(registry: Registry, subject: Subject) -> Iterator[Non
 # --- The evidence on disk and in MLflow -----------------------------------------------------------------------
 
 
-def write_evidence(document: VerdictDocument, onnx: OnnxFile | None, output: Path) -> Path:
-    """Write verdict.json, and beside it the ONNX file if the gate made it, so that what was tested can be served.
+def write_evidence(document: VerdictDocument, samples: str, onnx: OnnxFile | None, output: Path) -> Path:
+    """Write the evidence, and last the verdict: where it stands, everything else does.
+
+    That is the per-sample table, and the ONNX file if the gate made it, so that what was tested can be served.
 
     Raises:
         ReportFailed: it could not be written; nothing half-written stays.
     """
     if onnx is not None and onnx.origin is OnnxOrigin.EXPORT:
         copy_files(onnx.path.parent, output / ONNX_FOLDER)
+    write_text(samples, output / SAMPLES_NAME)
     return write_document(document, output / VERDICT_NAME)
 
 
@@ -205,7 +211,7 @@ def annotate(
 ) -> CheckResult:
     """Write the verdict to MLflow. A failure is kept in the result and changes no verdict."""
     document = result.document
-    artifacts = {VERDICT_NAME: result.path}
+    artifacts = {VERDICT_NAME: result.path, SAMPLES_NAME: output / SAMPLES_NAME}
     if document.onnx is not None and document.onnx.origin == OnnxOrigin.EXPORT:
         for name in EXPORTED_NAMES:
             if (output / ONNX_FOLDER / name).is_file():

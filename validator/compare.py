@@ -37,6 +37,13 @@ class Frame:
     outputs: Outputs
     dtypes: Mapping[str, str]
     """Output name -> dtype as the backend returned it; the array may hold it in a wider one."""
+    filled: int = 0
+    """Samples that ran in the same call to fill the batch, and are not here."""
+
+    @property
+    def batch(self) -> int:
+        """Size of the batch that really ran."""
+        return self.stop - self.start + self.filled
 
 
 class FrameSource(Protocol):
@@ -114,8 +121,8 @@ class Comparison:
     """Samples that both sides hold."""
     unattributed: tuple[str, ...] = ()
     """Outputs without a batch dimension, where the two sides cut the samples differently: not comparable."""
-    largest_frame: int = 0
-    """Samples of the candidate's largest frame: the batch size that really ran."""
+    largest_batch: int = 0
+    """The candidate's largest batch that really ran, filling included."""
     misdeclared: tuple[StructureDifference, ...] = ()
     """Outputs whose declared meaning contradicts what the reference returned: they were compared plainly."""
 
@@ -160,10 +167,10 @@ def compare(
     tallies: dict[str, _Tally] = defaultdict(_Tally)
     structure, misdeclared = _Differences(), _Differences()
     unattributed: set[str] = set()
-    samples = largest_frame = 0
+    samples = largest_batch = 0
 
     for frame in candidate:
-        largest_frame = max(largest_frame, frame.stop - frame.start)
+        largest_batch = max(largest_batch, frame.batch)
         counterpart = lookup.read(frame.start, frame.stop)
         if counterpart is None:
             structure.add("", "samples that the reference does not hold", frame.start)
@@ -207,7 +214,7 @@ def compare(
         outputs={name: _close(name, tally) for name, tally in sorted(tallies.items())},
         samples=samples,
         unattributed=tuple(sorted(unattributed)),
-        largest_frame=largest_frame,
+        largest_batch=largest_batch,
         misdeclared=misdeclared.close(),
     )
 

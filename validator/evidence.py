@@ -14,6 +14,7 @@ from validator.judge import (
     BackendEvidence,
     Control,
     Evidence,
+    FreshRun,
     Status,
     judge_values,
     noise_floors,
@@ -36,7 +37,9 @@ class SpoolPass:
     def __iter__(self) -> Iterator[Frame]:
         """Yield the frames, one in memory at a time."""
         for header, outputs in self.spool.read_pass(self.name):
-            yield Frame(start=header.start, stop=header.stop, outputs=outputs, dtypes=header.dtypes)
+            yield Frame(
+                start=header.start, stop=header.stop, outputs=outputs, dtypes=header.dtypes, filled=header.filled
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +93,12 @@ def compare_runs(
     by_name = {row.name: BackendEvidence(row=row, outcome=None) for row in rows}
     reference: Spool | None = None
     waiting: list[str] = []
+    repetitions: dict[str, Outcome] = {}
     for outcome in outcomes:
-        name = outcome.job.job_id
+        name, is_repetition = _row_of(outcome)
+        if is_repetition:
+            repetitions[name] = outcome
+            continue
         by_name[name] = _compare_with_itself(by_name[name].row, outcome, meaning)
         spool = spool_of(outcome)
         if name == REFERENCE:
@@ -102,7 +109,26 @@ def compare_runs(
             for ready in waiting:
                 by_name[ready] = _compare_with_reference(by_name[ready], reference, meaning)
             waiting = []
+    for name, outcome in repetitions.items():
+        by_name[name] = _compare_with_fresh(by_name[name], outcome, meaning)
     return by_name
+
+
+def _row_of(outcome: Outcome) -> tuple[str, bool]:
+    """Return which row a run was of, and whether it only repeated it."""
+    job = outcome.job
+    return (job.backend.name, job.is_repetition) if isinstance(job, RunJob) else (job.job_id, False)
+
+
+def _compare_with_fresh(evidence: BackendEvidence, outcome: Outcome, meaning: Meaning) -> BackendEvidence:
+    """Compare a run's main pass with what a fresh process made of the same samples."""
+    main, fresh = spool_of(evidence.outcome), spool_of(outcome)
+    compared = None
+    if main is not None and fresh is not None:
+        compared = meaning.compare(
+            SpoolPass(spool=main, name=PassKind.MAIN), SpoolPass(spool=fresh, name=PassKind.FRESH)
+        )
+    return replace(evidence, fresh=FreshRun(outcome=outcome, comparison=compared))
 
 
 def spool_of(outcome: Outcome | None) -> Spool | None:

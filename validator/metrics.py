@@ -37,11 +37,19 @@ SAMPLE_ROW = np.dtype(
         ("unequal", np.int64),
         ("top1_flip", np.int64),
         ("margin", np.float64),
+        ("topk_flip", np.int64),
+        ("topk_margin", np.float64),
+        ("reference_top1", np.int64),
+        ("candidate_top1", np.int64),
     ]
 )
 """One row per sample and output. `compared` counts the elements finite on both sides; sums and maxima are over those.
 `worst_index` is a flat index into the sample's output. `unequal` counts elements whose values differ, NaN equal to NaN.
-`top1_flip` is -1 where the output is no vector of scores; `margin` is the reference's best minus second best score."""
+Where the output is no vector of scores, flips and classes are -1. `margin` is the reference's best minus second best
+score; `topk_flip` says whether the sets of the `TOP_K` best classes differ, and `topk_margin` is the distance between
+the last class in and the first one out of the reference's set."""
+
+TOP_K = 5
 
 Rows = npt.NDArray[np.void]
 
@@ -85,7 +93,8 @@ def sample_rows(first_sample: int, reference: Array, candidate: Array) -> Rows:
     rows["dot"] = (y_finite * c_finite).sum(axis=1)
     rows["nonfinite_mismatches"] = (~finite & ~_same_nonfinite(y, c)).sum(axis=1)
     rows["unequal"] = _unequal(reference, candidate).reshape(len(reference), -1).sum(axis=1)
-    rows["top1_flip"] = -1
+    for field in ("top1_flip", "topk_flip", "reference_top1", "candidate_top1"):
+        rows[field] = -1
     if y.shape[1]:
         worst = error.argmax(axis=1)
         at = np.arange(len(reference)), worst
@@ -93,10 +102,26 @@ def sample_rows(first_sample: int, reference: Array, candidate: Array) -> Rows:
         rows["max_abs_reference"] = np.abs(y_finite).max(axis=1)
         rows["worst_index"], rows["worst_reference"], rows["worst_candidate"] = worst, y[at], c[at]
     if reference.ndim == 2 and reference.shape[1] > 1:
-        rows["top1_flip"] = y.argmax(axis=1) != c.argmax(axis=1)
-        best = np.partition(y_finite, -2, axis=1)[:, -2:]
-        rows["margin"] = best[:, 1] - best[:, 0]
+        rows["reference_top1"], rows["candidate_top1"] = y.argmax(axis=1), c.argmax(axis=1)
+        rows["top1_flip"] = rows["reference_top1"] != rows["candidate_top1"]
+        rows["margin"] = _margin_below(1, y_finite)
+    if reference.ndim == 2 and reference.shape[1] > TOP_K:
+        rows["topk_flip"] = (_top_classes(y) != _top_classes(c)).any(axis=1)
+        rows["topk_margin"] = _margin_below(TOP_K, y_finite)
     return rows
+
+
+def _margin_below(k: int, scores: Floats) -> Floats:
+    """Return the k-th largest minus the next score of each row."""
+    ordered = np.partition(scores, (-k - 1, -k), axis=1)
+    margin: Floats = ordered[:, -k] - ordered[:, -k - 1]
+    return margin
+
+
+def _top_classes(scores: Floats) -> npt.NDArray[np.int64]:
+    """Return the `TOP_K` best classes of each row, in ascending order of their index."""
+    best = np.argpartition(scores, -TOP_K, axis=1)[:, -TOP_K:]
+    return np.sort(best, axis=1)
 
 
 def _unequal(reference: Array, candidate: Array) -> npt.NDArray[np.bool_]:
@@ -208,9 +233,18 @@ def worst_own_sample(candidate: Rows, baseline: Rows | None, *, unit_roundoff: f
     hit exactly from being held against nothing. Without a baseline the median is u times that of the reference's RMS.
     NaN where nothing was compared.
     """
+    samples, ratios = own_sample_ratios(candidate, baseline, unit_roundoff=unit_roundoff)
+    if len(samples) == 0:
+        return math.nan, None
+    worst = int(ratios.argmax())
+    return float(ratios[worst]), int(samples[worst])
+
+
+def own_sample_ratios(candidate: Rows, baseline: Rows | None, *, unit_roundoff: float) -> tuple[Counts, Floats]:
+    """Return the samples on which anything was compared, and the ratio of each; see `worst_own_sample`."""
     rows = np.sort(candidate[candidate["compared"] > 0], order="sample")
     if len(rows) == 0:
-        return math.nan, None
+        return np.zeros(0, np.int64), np.zeros(0)
     error, scale = _sample_rms(rows, "sum_sq_error"), unit_roundoff * _sample_rms(rows, "sum_sq_reference")
     base = scale
     if baseline is not None:
@@ -220,9 +254,7 @@ def worst_own_sample(candidate: Rows, baseline: Rows | None, *, unit_roundoff: f
         at = np.searchsorted(known["sample"], rows["sample"][here])
         base[here] = _sample_rms(known[at], "sum_sq_error")
     floor = np.maximum(np.maximum(base, scale), np.median(base))
-    ratios = np.divide(error, floor, out=np.where(error > 0, np.inf, 0.0), where=floor > 0)
-    worst = int(ratios.argmax())
-    return float(ratios[worst]), int(rows["sample"][worst])
+    return rows["sample"].copy(), np.divide(error, floor, out=np.where(error > 0, np.inf, 0.0), where=floor > 0)
 
 
 TINY_CHANNEL = 2.0**-20
@@ -378,6 +410,26 @@ def divide_by_floor(error: float, floors: Sequence[float]) -> float:
     if floor == 0:
         return 0.0 if error == 0 else math.inf
     return error / floor
+
+
+CONFIDENCE = 0.95
+
+
+def flip_rate_bound(flips: int, samples: int) -> float:
+    """Return the rate that flips stay below at 95 %, given how many of some independent samples flipped.
+
+    The one-sided upper limit of Clopper and Pearson (1934); for no flips that is 1 - 0.05^(1/n). 1 without samples.
+    """
+    if flips >= samples:
+        return 1.0
+    from scipy.special import betaincinv
+
+    return float(betaincinv(flips + 1, samples - flips, CONFIDENCE))
+
+
+def samples_for_rate(rate: float) -> int:
+    """Return how many samples without a flip show that fewer than `rate` of all flip, at 95 %."""
+    return math.ceil(math.log(1 - CONFIDENCE) / math.log1p(-rate))
 
 
 def cosine(rows: Rows) -> float:

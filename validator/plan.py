@@ -69,7 +69,9 @@ def export_worker(threads: int) -> WarmSpec:
     return WarmSpec(kit=Kit.EXPORT, threads=threads_for(None, threads))
 
 
-def foresee_workers(rows: Sequence[Backend], *, threads: int, has_gpu: bool, may_export: bool) -> list[WarmSpec]:
+def foresee_workers(
+    rows: Sequence[Backend], *, threads: int, has_gpu: bool, may_export: bool, fresh_process: bool
+) -> list[WarmSpec]:
     """List the workers that a check will need as far as its rows tell, in the order in which it will need them.
 
     Args:
@@ -77,15 +79,17 @@ def foresee_workers(rows: Sequence[Backend], *, threads: int, has_gpu: bool, may
         threads: CPU threads of rows on the CPU.
         has_gpu: without one, rows on CUDA need nobody who waits to say so.
         may_export: whether no ONNX file is named yet.
+        fresh_process: whether every row but the reference is repeated in another worker.
     """
     here = [row for row in rows if row.device_type == "cpu" or has_gpu]
     torch_rows = [row for row in here if row.runtime is not Runtime.ONNXRUNTIME]
     onnx_rows = [row for row in here if row.runtime is Runtime.ONNXRUNTIME]
+    again = [row for row in (*torch_rows, *onnx_rows) if fresh_process and row.name != REFERENCE]
     return [
         WarmSpec(kit=Kit.PROBE, threads=threads_for(None, threads)),
         *(WarmSpec.of_row(row, threads=threads_for(row, threads)) for row in torch_rows),
         *([export_worker(threads)] if may_export and needs_onnx(rows) else []),
-        *(WarmSpec.of_row(row, threads=threads_for(row, threads)) for row in onnx_rows),
+        *(WarmSpec.of_row(row, threads=threads_for(row, threads)) for row in (*onnx_rows, *again)),
     ]
 
 
@@ -118,36 +122,45 @@ def plan_export(target: Target, destination: Path, *, threads: int) -> ExportJob
 
 
 def plan_runs(policy: Policy, rows: Sequence[Backend], target: Target, *, threads: int) -> list[RunJob]:
-    """Plan one job per row. Rows that need an ONNX file get none where there is none: judged as not measured."""
-    jobs: list[RunJob] = []
-    for row in rows:
-        uses_onnx = row.runtime is Runtime.ONNXRUNTIME
-        if uses_onnx and target.onnx is None:
-            continue
-        path = target.onnx.path if uses_onnx and target.onnx is not None else target.program.path
-        jobs.append(
-            RunJob(
-                job_id=row.name,
-                nonce=secrets.token_hex(16),
-                backend=row,
-                model_path=str(path),
-                model_format="onnx" if uses_onnx else target.program.format.value,
-                golden_path=str(target.golden.folder),
-                golden_digest=target.golden.digest,
-                passes=plan_passes(policy, row, target),
-                static_batch=target.facts.static_batch,
-                input_names=tuple(spec.name for spec in target.golden.inputs),
-                output_names=target.facts.outputs,
-                threads=threads_for(row, threads),
-            )
-        )
+    """Plan one job per row, and behind all of them one per row that repeats in a fresh process.
+
+    Rows that need an ONNX file get none where there is none: judged as not measured. The reference is not repeated in a
+    fresh process: in fp64 nobody would see it.
+    """
+    runnable = [row for row in rows if target.onnx is not None or not needs_onnx([row])]
+    jobs = [_run_job(row, target, row.name, plan_passes(policy, row, target), threads=threads) for row in runnable]
+    if policy.checks.fresh_process:
+        jobs += [
+            _run_job(row, target, f"{row.name}, fresh process", (plan_fresh(policy, row, target),), threads=threads)
+            for row in runnable
+            if row.name != REFERENCE
+        ]
     return jobs
+
+
+def _run_job(row: Backend, target: Target, job_id: str, passes: tuple[Pass, ...], *, threads: int) -> RunJob:
+    uses_onnx = row.runtime is Runtime.ONNXRUNTIME
+    path = target.onnx.path if uses_onnx and target.onnx is not None else target.program.path
+    return RunJob(
+        job_id=job_id,
+        nonce=secrets.token_hex(16),
+        backend=row,
+        model_path=str(path),
+        model_format="onnx" if uses_onnx else target.program.format.value,
+        golden_path=str(target.golden.folder),
+        golden_digest=target.golden.digest,
+        passes=passes,
+        static_batch=target.facts.static_batch,
+        input_names=tuple(spec.name for spec in target.golden.inputs),
+        output_names=target.facts.outputs,
+        threads=threads_for(row, threads),
+    )
 
 
 def plan_passes(policy: Policy, row: Backend, target: Target) -> tuple[Pass, ...]:
     """Plan the passes of one row: everything once, some of it again, some of it at other batch sizes."""
     golden = target.golden
-    size = target.facts.static_batch or deployed_batch(policy, row)
+    size = _main_batch(policy, row, target)
     passes = [
         Pass(kind=PassKind.MAIN, batch_size=size, ranges=((0, golden.samples),)),
         Pass(kind=PassKind.REPEAT, batch_size=size, ranges=((0, _repeat_stop(policy, golden, size)),)),
@@ -158,6 +171,16 @@ def plan_passes(policy: Policy, row: Backend, target: Target) -> tuple[Pass, ...
             for other in sorted(set(policy.checks.batch_sizes) - {size})
         ]
     return tuple(passes)
+
+
+def plan_fresh(policy: Policy, row: Backend, target: Target) -> Pass:
+    """Plan the one pass of a row's second process: what the first one ran twice."""
+    size = _main_batch(policy, row, target)
+    return Pass(kind=PassKind.FRESH, batch_size=size, ranges=((0, _repeat_stop(policy, target.golden, size)),))
+
+
+def _main_batch(policy: Policy, row: Backend, target: Target) -> int:
+    return target.facts.static_batch or deployed_batch(policy, row)
 
 
 def _repeat_stop(policy: Policy, golden: GoldenDataset, size: int) -> int:
@@ -176,6 +199,8 @@ def spread(golden: GoldenDataset, size: int, wanted: int) -> tuple[tuple[int, in
         Disjoint ranges in order, each within one group. A dataset with fewer samples is used whole.
     """
     batches = list(golden.batches(0, golden.samples, size))
+    # Full ones where there are any: copies are poor batch mates.
+    batches = [b for b in batches if b[1] - b[0] == size] or batches
     count = min(len(batches), max(1, -(-wanted // size)))
     return tuple(batches[i * len(batches) // count] for i in range(count))
 

@@ -114,7 +114,7 @@ class WaiverState(StrEnum):
 class Waiver(Strict):
     """Somebody's word that one check of one backend may be exceeded for a while."""
 
-    check: Literal["error-ratio", "repeatability", "batch-invariance", "exact", "non-finite", "contract"]
+    check: Literal["error-ratio", "repeatability", "batch-invariance", "exact", "non-finite", "contract", "decisions"]
     """Only what says that outputs differ; what was not measured or is not safe cannot be waived."""
     backend: str
     output: str | None = None
@@ -158,13 +158,24 @@ class Checks(Strict):
     """How the optional measurements are taken."""
 
     repeat_samples: Annotated[int, Field(ge=1)] = 32
-    """Samples that every backend runs twice in one process."""
-    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1,), strict=False)
+    """Samples that every backend runs again: in the same process, and in a fresh one."""
+    fresh_process: bool = True
+    """Whether every backend runs the repeated samples once more in a fresh process."""
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 7), strict=False)
     """Batch sizes held against the deployed one."""
     batch_samples: Annotated[int, Field(ge=1)] = 8
-    """Samples that every other batch size runs."""
+    """Samples that every other batch size runs, at least."""
     batch_invariance: Literal["required", "if-dynamic"] = "required"
     """`if-dynamic` admits a program that accepts one batch size only; it is then reported, not measured."""
+
+
+class DecisionLimits(Strict):
+    """What is asked of answers, besides that the budget explains every flip."""
+
+    flip_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of samples with another best class that must be ruled out at 95 %; None: not asked."""
+    accuracy_drop: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """How much less of the labelled samples may be answered rightly than by the reference; None: not asked."""
 
 
 class VariantRatio(Strict):
@@ -220,6 +231,7 @@ class Policy(Strict):
     """Deployed batch size."""
     formats: Formats = Formats()
     checks: Checks = Checks()
+    decisions: DecisionLimits = DecisionLimits()
     worker: WorkerLimits = WorkerLimits()
     backends: dict[str, dict[str, Any]] = {}
     """Rows of the user's own: `like` names a row to start from, every other key is a knob."""

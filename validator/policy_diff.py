@@ -121,6 +121,16 @@ def _more_is_tighter(key: str, old: Any, new: Any, _sides: _Sides) -> Iterator[C
     yield _change(key, Direction.TIGHTENED if new > old else Direction.LOOSENED, old, new)
 
 
+def _less_is_tighter(key: str, old: Any, new: Any, _sides: _Sides) -> Iterator[Change]:
+    """Judge a limit that may be there or not: none is the loosest."""
+    is_tighter = new is not None and (old is None or new < old)
+    yield _change(key, Direction.TIGHTENED if is_tighter else Direction.LOOSENED, old, new)
+
+
+def _true_is_tighter(key: str, old: Any, new: Any, _sides: _Sides) -> Iterator[Change]:
+    yield _change(key, Direction.TIGHTENED if new else Direction.LOOSENED, old, new)
+
+
 def _true_is_looser(key: str, old: Any, new: Any, _sides: _Sides) -> Iterator[Change]:
     yield _change(key, Direction.LOOSENED if new else Direction.TIGHTENED, old, new)
 
@@ -285,9 +295,12 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "batch_size": _unknown,
         "formats.pickle": _true_is_looser,
         "checks.repeat_samples": _more_is_tighter,
+        "checks.fresh_process": _true_is_tighter,
         "checks.batch_sizes": _names,
         "checks.batch_samples": _more_is_tighter,
         "checks.batch_invariance": _batch_invariance,
+        "decisions.flip_rate": _less_is_tighter,
+        "decisions.accuracy_drop": _less_is_tighter,
         "worker.deadline_s": _neutral,
         "worker.threads": _neutral,
         "worker.jobs_per_gpu": _neutral,

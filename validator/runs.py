@@ -120,6 +120,9 @@ class Run:
             has_onnx=made.onnx is not None,
             backends=tuple(backends[row.name] for row in rows),
             variety=variety_of(backends, self.inputs.golden),
+            strata=self.inputs.golden.strata,
+            labels=self.inputs.golden.read_labels(),
+            labelled=self.inputs.golden.labelled_output,
         )
         return replace(evidence, control=plant_fault(self.inputs.policy, evidence, self.inputs.golden))
 
@@ -149,7 +152,8 @@ def _reference_device(probe: Outcome) -> str:
 def retries(evidence: Evidence) -> tuple[str, ...]:
     """Say which jobs needed a second process."""
     return tuple(
-        f"{b.row.name}: {b.outcome.first_failure}"
+        f"{outcome.job.job_id}: {outcome.first_failure}"
         for b in evidence.backends
-        if b.outcome is not None and b.outcome.first_failure is not None
+        for outcome in (b.outcome, b.fresh.outcome if b.fresh is not None else None)
+        if outcome is not None and outcome.first_failure is not None
     )

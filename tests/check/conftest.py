@@ -18,10 +18,13 @@ from validator.report.progress import SilentProgress
 POLICY = """
 required = ["eager-cpu", "onnxruntime-cpu"]
 batch_size = 4
+[checks]
+fresh_process = false
 [worker]
 deadline_s = 120
 threads = 1
 """
+"""Without fresh processes, which have tests of their own: every check would start two more."""
 
 
 class Net(nn.Module):

@@ -41,5 +41,5 @@ def test_every_job_finds_a_worker_and_every_worker_a_job(
 
 def test_without_a_gpu_nobody_gets_ready_for_one() -> None:
     rows = choose_rows(BUILT_IN["default"], (), reference_device="cpu")
-    foreseen = foresee_workers(rows, threads=2, has_gpu=False, may_export=False)
-    assert [spec.kit for spec in foreseen] == [Kit.PROBE, Kit.TORCH, Kit.TORCH]
+    foreseen = foresee_workers(rows, threads=2, has_gpu=False, may_export=False, fresh_process=True)
+    assert [spec.kit for spec in foreseen] == [Kit.PROBE, Kit.TORCH, Kit.TORCH, Kit.TORCH]

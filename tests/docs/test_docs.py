@@ -28,6 +28,7 @@ from validator.policy import (
     Budget,
     Calibration,
     Checks,
+    DecisionLimits,
     Formats,
     Policy,
     Waiver,
@@ -104,12 +105,19 @@ def test_every_policy_in_the_documentation_can_be_used(page: Path, text: str) ->
 
 
 def test_every_key_of_the_policy_is_documented() -> None:
-    sections = {Policy: "top level", Formats: "formats", Checks: "checks", WorkerLimits: "worker", Budget: "budget"}
+    sections = {
+        Policy: "top level",
+        Formats: "formats",
+        Checks: "checks",
+        DecisionLimits: "decisions",
+        WorkerLimits: "worker",
+        Budget: "budget",
+    }
     sections |= {Waiver: "waiver"}
     documented = {
         word.removeprefix("environment.") for rows in tables(POLICY_PAGE) for word in words_of([row[0] for row in rows])
     }
-    nested = {"formats", "checks", "worker", "backends", "budget", "waiver", "calibration", "environment"}
+    nested = {"formats", "checks", "decisions", "worker", "backends", "budget", "waiver", "calibration", "environment"}
     for model in (*sections, Calibration, Backend):
         missing = set(model.model_fields) - documented - nested - {"name"}
         assert not missing, f"{model.__name__}: {missing}"
@@ -117,6 +125,7 @@ def test_every_key_of_the_policy_is_documented() -> None:
     for section in (
         "[formats]",
         "[checks]",
+        "[decisions]",
         "[worker]",
         "[[budget]]",
         "[[waiver]]",
@@ -128,12 +137,17 @@ def test_every_key_of_the_policy_is_documented() -> None:
 
 @pytest.mark.parametrize(
     ("model", "key"),
-    [(m, k) for m in (Policy, Formats, Checks, WorkerLimits) for k, f in m.model_fields.items() if not f.is_required()],
+    [
+        (m, k)
+        for m in (Policy, Formats, Checks, DecisionLimits, WorkerLimits)
+        for k, f in m.model_fields.items()
+        if not f.is_required()
+    ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_documented_defaults_are_the_defaults(model: type[Any], key: str) -> None:
     default = model.model_fields[key].default
-    if key in ("required", "formats", "checks", "worker", "backends", "budget", "waiver", "calibration"):
+    if key in ("required", "formats", "checks", "decisions", "worker", "backends", "budget", "waiver", "calibration"):
         return  # told in words, or a section of its own
     own = [rows for rows in tables(POLICY_PAGE) if rows[0][:2] == ["key", "default"]]
     shown = [row[1] for rows in own for row in rows if row[0] == f"`{key}`"]

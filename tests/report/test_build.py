@@ -123,11 +123,13 @@ def test_environment_and_settings_are_recorded() -> None:
     assert cuda.row["cudnn"] is True
     assert cuda.repeat is not None
     assert cuda.repeat.unequal == 0
-    assert [b.size for b in cuda.batches] == [1]
+    assert [b.size for b in cuda.batches] == [1, 2, 7]
+    assert cuda.fresh is not None
+    assert cuda.fresh.unequal == 0
 
 
 PASSED = (
-    "alexnet version 3: 98 of 98 findings within on 5 of 5 backends, "
+    "alexnet version 3: 135 of 135 findings within on 5 of 5 backends, "
     "closest onnxruntime-cpu error ratio 1.45 of 10.0 (38 s)"
 )
 
@@ -139,7 +141,7 @@ PASSED = (
             passing(),
             PASSED,
         ),
-        (inconclusive_no_gpu(), "alexnet version 3: 3 of 41 findings not measured, 0 exceeded (38 s)"),
+        (inconclusive_no_gpu(), "alexnet version 3: 3 of 57 findings not measured, 0 exceeded (38 s)"),
     ],
     ids=["pass", "no gpu"],
 )

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from validator.report.numbers import (
-    flip_rate_bound,
     format_bytes,
     format_cosine,
     format_duration,
@@ -90,7 +89,3 @@ def test_durations_have_the_unit_that_fits(seconds: float, text: str) -> None:
 def test_bytes_and_shares_have_units() -> None:
     assert [format_bytes(n) for n in (12, 999_499, 489_000_000)] == ["12 bytes", "999 kB", "489 MB"]
     assert format_share(0.5) == "50 %"
-
-
-def test_no_flip_in_299_samples_certifies_one_per_cent() -> None:
-    assert flip_rate_bound(299) == pytest.approx(0.01, rel=0.01)

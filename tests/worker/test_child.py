@@ -13,7 +13,7 @@ from validator.golden.writer import Sample, write_golden
 from validator.worker import child
 from validator.worker.frames import ITEM_BYTES, STORED_AS
 from validator.worker.intake import Intake
-from validator.worker.protocol import Closing, Refusal
+from validator.worker.protocol import Closing, Pass, PassKind, Refusal
 from validator.worker.spool import Spool
 
 
@@ -84,6 +84,19 @@ def test_a_program_of_one_batch_size_gets_padding_that_nobody_sees(golden, echo,
     assert [len(outputs["y"]) for _, outputs in frames] == kept
     assert np.concatenate([outputs["y"][:, 0] for _, outputs in frames]).tolist() == list(range(10))
     assert all(outputs["total"].shape == () for _, outputs in frames)
+
+
+def test_a_batch_that_samples_do_not_fill_is_filled_with_copies_of_them_in_turn(golden, echo, tmp_path):
+    passes = (
+        Pass(kind=PassKind.MAIN, batch_size=4, ranges=((0, 10),)),
+        Pass(kind=PassKind.BATCH, batch_size=7, ranges=((0, 7), (7, 10))),
+    )
+    _, spool = do(job_on(golden, passes=passes), tmp_path)
+    assert echo.batches == [4, 4, 2, 7, 7]
+    frames = list(spool.read_pass("batch-7"))
+    assert [(header.start, header.stop, header.filled) for header, _ in frames] == [(0, 7, 0), (7, 10, 4)]
+    assert [outputs["y"][:, 0].tolist() for _, outputs in frames] == [list(range(7)), [7, 8, 9]]
+    assert float(frames[1][1]["total"]) == sum([7, 8, 9, 7, 8, 9, 7])
 
 
 def test_a_golden_dataset_that_changed_is_refused(golden, echo, tmp_path):

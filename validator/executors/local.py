@@ -49,7 +49,7 @@ class JobEvent:
 
     job_id: str
     backend: str
-    """Its row's name; `probe` for a probe, `export` for an export."""
+    """Its row's name, with `fresh process` for a repetition; `probe` for a probe, `export` for an export."""
     kind: JobEventKind
     samples: int
     """Arrived so far, over all passes; starts anew with a retry."""
@@ -220,7 +220,7 @@ class LocalExecutor:
     def _tell(self, job: Job, kind: JobEventKind, *, samples: int = 0, detail: str = "") -> None:
         event = JobEvent(
             job_id=job.job_id,
-            backend=job.backend.name if isinstance(job, RunJob) else job.task,
+            backend=job.job_id if isinstance(job, RunJob) else job.task,
             kind=kind,
             samples=samples,
             total=_total(job),

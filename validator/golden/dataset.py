@@ -94,6 +94,19 @@ class GoldenDataset:
         labels: np.ndarray = self._read(start, stop, [LABELS_NAME], framework="numpy")[LABELS_NAME]
         return labels
 
+    def read_labels(self) -> tuple[int, ...] | None:
+        """Read the label of every sample, or None where there are none. Raises as `read`."""
+        if not self.manifest.labels:
+            return None
+        parts = [self.labels(group.start, group.stop) for group in self.manifest.groups]
+        return tuple(int(label) for part in parts if part is not None for label in part)
+
+    @property
+    def labelled_output(self) -> str | None:
+        """Name the output that is declared to be what labels are about."""
+        specs = self.manifest.outputs or {}
+        return next((name for name, spec in specs.items() if spec.labelled), None)
+
     def batches(self, start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
         """Cut start..stop, in order, into ranges of at most `size` samples that each lie within one group.
 

@@ -243,6 +243,8 @@ def _find_output_faults(manifest: GoldenManifest) -> Iterator[str]:
     if manifest.outputs is not None and not manifest.outputs:
         yield "outputs declares none"
     yield from find_contradictions(manifest.outputs or {})
+    if not manifest.labels and any(spec.labelled for spec in (manifest.outputs or {}).values()):
+        yield "an output is labelled, but the samples have no labels"
 
 
 def _find_twin(names: Iterable[Name]) -> Name | None:

@@ -55,6 +55,8 @@ class OutputSpec(BaseModel):
     """Another index is the same where the reference's scores are equal there."""
     scores: Text | None = None
     """The output into whose last dimension the indices point."""
+    labelled: bool = False
+    """Scores of classes, which the dataset's labels are about."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -75,10 +77,11 @@ def _find_own_contradictions(spec: OutputSpec) -> Iterator[str]:
         "period": spec.period is not None,
         "one_lsb": spec.one_lsb,
         "tie_break": spec.tie_break is not None,
+        "labelled": spec.labelled,
     }
     meant = [name for name, is_set in kinds.items() if is_set]
     if len(meant) > 1:
-        yield f"{' and '.join(meant)} contradict each other: an output is an angle, a level or an index"
+        yield f"{' and '.join(meant)} contradict each other: an output is an angle, a level, an index or scores"
     if spec.tie_break is not None and spec.scores is None:
         yield 'tie_break needs scores = "...", the output that the indices point into'
     if spec.scores is not None and spec.tie_break is None:
@@ -113,6 +116,9 @@ def find_contradictions(outputs: Mapping[str, OutputSpec]) -> Iterator[str]:
             elif other in leaders:
                 yield f"output {other!r} moves with {name!r} and with {leaders[other]!r}: it can be in one group"
             leaders.setdefault(other, name)
+    labelled = [name for name, spec in outputs.items() if spec.labelled]
+    if len(labelled) > 1:
+        yield f"outputs {' and '.join(map(repr, labelled))} are both labelled: a sample has one label"
     for name, leader in leaders.items():
         yield from _find_group_contradictions(outputs, name, leader)
     for name, spec in outputs.items():

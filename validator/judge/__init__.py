@@ -1,5 +1,6 @@
 """From evidence to a verdict. Pure: no I/O, no clock, no library that measures."""
 
+from validator.judge.decisions import Decisions, Flips, measure_decisions
 from validator.judge.findings import (
     EXACT_KINDS,
     BackendEvidence,
@@ -9,6 +10,7 @@ from validator.judge.findings import (
     Decision,
     Evidence,
     Finding,
+    FreshRun,
     Status,
     Verdict,
 )
@@ -24,8 +26,11 @@ __all__ = [
     "Check",
     "Control",
     "Decision",
+    "Decisions",
     "Evidence",
     "Finding",
+    "Flips",
+    "FreshRun",
     "Status",
     "Verdict",
     "baseline_summary",
@@ -34,5 +39,6 @@ __all__ = [
     "judge",
     "judge_ratios",
     "judge_values",
+    "measure_decisions",
     "noise_floors",
 ]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from validator.backends.catalog import BASELINE, REFERENCE
 from validator.compare import Comparison
 from validator.judge.batches import judge_batches
+from validator.judge.decisions import judge_decisions
 from validator.judge.findings import BackendEvidence, Check, Evidence, Finding, Status, not_measured
 from validator.judge.outcomes import judge_identity, judge_outcome
 from validator.judge.values import judge_values
@@ -21,7 +22,9 @@ def judge_backend(policy: Policy, evidence: Evidence, backend: BackendEvidence) 
     if not isinstance(backend.outcome, Completed):
         return findings
     findings.append(judge_identity(backend.row, backend.outcome))
-    findings.append(_judge_repeatability(backend))
+    findings.append(_judge_repetition(backend, backend.repeat, "the second time"))
+    if policy.checks.fresh_process and name != REFERENCE:
+        findings += _judge_fresh(backend)
     findings += judge_batches(policy, evidence, backend)
     if name == REFERENCE:
         return findings
@@ -33,29 +36,55 @@ def judge_backend(policy: Policy, evidence: Evidence, backend: BackendEvidence) 
         for output in backend.main.outputs.values():
             if output.name not in wrong:
                 findings += judge_values(policy, evidence, backend.row, output)
+        findings += judge_decisions(policy, evidence, backend)
     return findings
 
 
-def _judge_repeatability(backend: BackendEvidence) -> Finding:
-    """Hold a first run against a second, same shapes, same process: bitwise where the row promises it."""
-    name, repeat = backend.row.name, backend.repeat
+def _judge_fresh(backend: BackendEvidence) -> Iterator[Finding]:
+    """Judge what a fresh process made of the same samples: it has to run to its end as well, and as asked."""
+    name, fresh = backend.row.name, backend.fresh
+    if fresh is None:
+        yield not_measured(Check.REPEATABILITY, name, f"{name} was not run in a fresh process")
+        return
+    if not isinstance(fresh.outcome, Completed):
+        yield judge_outcome(fresh.outcome, backend=name, what=f"{name} in a fresh process")
+        return
+    identity = judge_identity(backend.row, fresh.outcome)
+    if identity.status is not Status.WITHIN:
+        yield identity
+    yield _judge_repetition(backend, fresh.comparison, "in a fresh process")
+
+
+def _judge_repetition(backend: BackendEvidence, repeat: Comparison | None, when: str) -> Finding:
+    """Hold a first run against another with the same shapes: bitwise where the row promises it.
+
+    Where it does not, the difference is told and does not count as noise: a floor that grows with the candidate's own
+    noise would let a random candidate excuse itself.
+    """
+    name = backend.row.name
     if repeat is None or not (repeat.samples > 0):
-        return not_measured(Check.REPEATABILITY, name, f"{name} was not run twice")
+        return not_measured(Check.REPEATABILITY, name, f"{name} was not run {when}")
     unequal = sum(o.unequal for o in repeat.outputs.values())
     bitwise = unequal == 0 and not repeat.structure
     if bitwise:
-        message = f"bitwise the same twice over {repeat.samples} samples"
+        message = f"bitwise the same {when} over {repeat.samples} samples"
         return Finding(
-            check=Check.REPEATABILITY, status=Status.WITHIN, message=message, backend=name, measured=0.0, limit=0.0
+            check=Check.REPEATABILITY,
+            status=Status.WITHIN,
+            message=message,
+            backend=name,
+            metric=f"unequal elements {when}",
+            measured=0.0,
+            limit=0.0,
         )
-    message = f"{name} gave other values the second time: {unequal:,} of {repeat.elements:,} elements differ"
+    message = f"{name} gave other values {when}: {unequal:,} of {repeat.elements:,} elements differ"
     promised = backend.row.is_repeatable_by_contract
     return Finding(
         check=Check.REPEATABILITY,
         status=Status.EXCEEDED if promised else Status.WITHIN,
         message=message if promised else f"{message}; the row does not promise otherwise",
         backend=name,
-        metric="unequal elements",
+        metric=f"unequal elements {when}",
         measured=unequal,
         limit=0.0 if promised else None,
         hint="look for random operators, state that forward changes, or atomics" if promised else None,

@@ -30,25 +30,36 @@ def judge_batches(policy: Policy, evidence: Evidence, backend: BackendEvidence) 
             else 'export with a dynamic batch, or set checks.batch_invariance = "if-dynamic" in the policy',
         )
         return
-    planned = frozenset(policy.checks.batch_sizes) - {deployed_batch(policy, backend.row)}
     usual = largest_batch(backend)
+    planned = frozenset(policy.checks.batch_sizes) - {deployed_batch(policy, backend.row), usual}
     measured = {
-        size
-        for size, comparison in backend.batches
-        if comparison.samples > 0 and comparison.largest_frame == size != usual
+        size for size, comparison in backend.batches if comparison.samples > 0 and comparison.largest_batch == size
     }
     if missing := planned - measured:
         yield not_measured(
             Check.BATCH,
             name,
             f"{name} was not run at batch {', '.join(map(str, sorted(missing)))} besides its main batch of {usual}",
-            hint="use more golden samples of one shape, or other checks.batch_sizes in the policy",
+            hint="name other checks.batch_sizes in the policy",
         )
     for size, comparison in backend.batches:
         yield from _judge_batch(policy, evidence, backend, size, comparison)
     if not planned:
-        message = f"the policy names no batch size besides {deployed_batch(policy, backend.row)}"
-        yield Finding(check=Check.BATCH, status=Status.WITHIN, message=message, backend=name)
+        yield _judge_nothing_planned(policy, backend)
+
+
+def _judge_nothing_planned(policy: Policy, backend: BackendEvidence) -> Finding:
+    """Tell a policy that asks for no other batch size from a dataset in which none is another."""
+    name, deployed = backend.row.name, deployed_batch(policy, backend.row)
+    if set(policy.checks.batch_sizes) <= {deployed}:
+        message = f"the policy names no batch size besides {deployed}"
+        return Finding(check=Check.BATCH, status=Status.WITHIN, message=message, backend=name)
+    return not_measured(
+        Check.BATCH,
+        name,
+        f"{name} ran its main batches at {largest_batch(backend)}, the only other size that the policy names",
+        hint="name other checks.batch_sizes in the policy, or use more golden samples of one shape",
+    )
 
 
 def _judge_batch(

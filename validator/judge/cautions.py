@@ -53,9 +53,9 @@ def _warn_of_batch(policy: Policy, evidence: Evidence) -> Iterator[Caution]:
     if evidence.facts is not None and evidence.facts.static_batch is not None:
         return
     small = {
-        deployed_batch(policy, b.row): b.main.largest_frame
+        deployed_batch(policy, b.row): b.main.largest_batch
         for b in evidence.backends
-        if b.main is not None and 0 < b.main.largest_frame < deployed_batch(policy, b.row)
+        if b.main is not None and 0 < b.main.largest_batch < deployed_batch(policy, b.row)
     }
     for size, largest in small.items():
         message = f"batch {size} is deployed and never ran: the golden dataset gives batches of at most {largest}"

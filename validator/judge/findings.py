@@ -7,6 +7,7 @@ from enum import StrEnum
 from validator.backends.catalog import Backend
 from validator.backends.interface import ModelFacts
 from validator.compare import Comparison, OutputVariety
+from validator.golden.format import Stratum
 from validator.policy import (
     Waiver,
 )
@@ -51,6 +52,9 @@ class Check(StrEnum):
     NON_FINITE = "non-finite"
     EXACT = "exact"
     ERROR_RATIO = "error-ratio"
+    DECISIONS = "decisions"
+    FLIP_RATE = "flip-rate"
+    ACCURACY = "accuracy"
     REPEATABILITY = "repeatability"
     BATCH = "batch-invariance"
     EVIDENCE = "evidence"
@@ -88,6 +92,15 @@ class Caution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FreshRun:
+    """What a second process made of some of the samples."""
+
+    outcome: Outcome
+    comparison: Comparison | None
+    """With the first process; None: one of the two is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendEvidence:
     """What is known about one planned row."""
 
@@ -97,7 +110,9 @@ class BackendEvidence:
     main: Comparison | None = None
     """Against the reference, over the whole golden dataset."""
     repeat: Comparison | None = None
-    """Its first run against its second."""
+    """Its first run against its second, in the same process."""
+    fresh: FreshRun | None = None
+    """Its first run against one in a fresh process; None: there was none."""
     batches: tuple[tuple[int, Comparison], ...] = ()
     """Other batch sizes against its own main run."""
 
@@ -132,6 +147,12 @@ class Evidence:
     has_onnx: bool
     backends: tuple[BackendEvidence, ...]
     variety: Mapping[str, OutputVariety] = field(default_factory=dict)
+    strata: tuple[Stratum, ...] = ()
+    """Why each golden sample is there; empty: all are representative."""
+    labels: tuple[int, ...] | None = None
+    """Right class of each golden sample; None: not known."""
+    labelled: str | None = None
+    """Output that the golden dataset declares the labels to be about."""
     control: Control | None = None
 
 

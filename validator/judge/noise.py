@@ -13,7 +13,7 @@ def largest_batch(backend: BackendEvidence) -> int | None:
     """Return the largest batch that the main run of a row really had; None where that is not known."""
     for comparison in (backend.main, backend.repeat):
         if comparison is not None:
-            return comparison.largest_frame
+            return comparison.largest_batch
     return None
 
 

@@ -10,6 +10,7 @@ from datetime import date
 from validator.backends.catalog import BASELINE, REFERENCE
 from validator.judge.backends import judge_backend
 from validator.judge.cautions import list_cautions
+from validator.judge.decisions import judge_labels
 from validator.judge.findings import Check, Control, Decision, Evidence, Finding, Status, Verdict, not_measured
 from validator.judge.model import judge_calibration, judge_evidence, judge_model
 from validator.judge.waivers import apply_waivers
@@ -30,6 +31,7 @@ def judge(policy: Policy, evidence: Evidence, today: date | None = None) -> Deci
         *judge_model(evidence),
         *judge_calibration(policy, evidence),
         *judge_evidence(policy, evidence),
+        *judge_labels(evidence),
     ]
     for backend in evidence.backends:
         findings += judge_backend(policy, evidence, backend)

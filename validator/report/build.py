@@ -18,9 +18,12 @@ from validator.judge import (
     BackendEvidence,
     Control,
     Decision,
+    Decisions,
     Evidence,
     Finding,
+    Flips,
     baseline_summary,
+    measure_decisions,
     noise_floors,
 )
 from validator.metrics import ErrorSummary, cosine, divide_by_floor, error_ratios, histogram_quantile
@@ -227,12 +230,21 @@ def _backend(policy: Policy, evidence: Evidence, backend: BackendEvidence, golde
         settings=m.SettingsRecord(asked=expected_settings(row), ran=environment.settings),
         fingerprint=fingerprint,
         notes=environment.notes,
-        seconds=completed.seconds if completed else {},
+        seconds=_seconds(backend),
         peak_memory_bytes=completed.peak_memory_bytes if completed else 0,
         outputs=tuple(_output(policy, evidence, row, output, golden) for output in outputs),
         repeat=_repeat(backend.repeat),
+        fresh=_repeat(backend.fresh.comparison) if backend.fresh is not None else None,
         batches=tuple(_batch(evidence, row, size, comparison) for size, comparison in backend.batches),
     )
+
+
+def _seconds(backend: BackendEvidence) -> dict[str, float]:
+    """Return the wall time of every stage and pass of a row, that of the fresh process among them."""
+    seconds = backend.outcome.seconds if isinstance(backend.outcome, Completed) else {}
+    fresh = backend.fresh.outcome if backend.fresh is not None else None
+    again = {"fresh": fresh.seconds["fresh"]} if isinstance(fresh, Completed) and "fresh" in fresh.seconds else {}
+    return {**seconds, **again}
 
 
 def _output(
@@ -240,6 +252,7 @@ def _output(
 ) -> m.OutputRecord:
     summary = output.summary
     is_budgeted = _is_budgeted(evidence, row, output)
+    is_candidate = row.name not in (REFERENCE, BASELINE)
     ratios = _ratios(evidence, row, output, summary) if is_budgeted else None
     floors = _sample_floors(evidence, row, summary, output.name) if is_budgeted else None
     return m.OutputRecord(
@@ -262,6 +275,7 @@ def _output(
         ),
         cosine=cosine(output.rows),
         flips=output.flips,
+        decisions=_decisions(measure_decisions(policy, evidence, row, output)) if is_candidate else None,
         nonfinite_mismatches=output.nonfinite_mismatches,
         unequal=output.unequal,
         worst=_worst(summary, golden),
@@ -298,6 +312,25 @@ def _sample_floors(evidence: Evidence, row: Backend, summary: ErrorSummary, outp
     baseline = baseline_summary(evidence, row, output)
     floor = UNIT_ROUNDOFF[row.precision] * summary.sample_max_reference
     return [floor, *([baseline.sample_max] if baseline else [])]
+
+
+def _decisions(decisions: Decisions | None) -> m.DecisionsRecord | None:
+    if decisions is None:
+        return None
+    accuracy = decisions.accuracy
+    return m.DecisionsRecord(
+        top1=_flips(decisions.top1),
+        top5=None if decisions.topk is None else _flips(decisions.topk),
+        representative=decisions.representative,
+        rate_bound=decisions.rate_bound,
+        accuracy=None
+        if accuracy is None
+        else m.AccuracyRecord(samples=accuracy.samples, reference=accuracy.reference, candidate=accuracy.candidate),
+    )
+
+
+def _flips(flips: Flips) -> m.FlipsRecord:
+    return m.FlipsRecord(samples=flips.samples, flips=flips.flips, unexplained=flips.unexplained)
 
 
 def _worst(summary: ErrorSummary, golden: GoldenDataset) -> m.ElementRecord | None:

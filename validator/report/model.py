@@ -208,6 +208,38 @@ class SampleRecord(Part):
     """Over the same floor as the ratio `worst_sample`."""
 
 
+class FlipsRecord(Part):
+    """Samples with other best classes than the reference's; made-up samples do not count."""
+
+    samples: Count
+    """That count."""
+    flips: Count
+    unexplained: Count
+    """Those that the budget does not explain."""
+
+
+class AccuracyRecord(Part):
+    """How many labelled samples are answered rightly."""
+
+    samples: Count
+    reference: Number
+    candidate: Number
+
+
+class DecisionsRecord(Part):
+    """What a backend decides by an output that is a vector of scores."""
+
+    top1: FlipsRecord
+    top5: FlipsRecord | None
+    """Of the set of the five best; None where there are no more classes than that."""
+    representative: Count
+    """Samples that say how often something happens."""
+    rate_bound: Number
+    """Share of all samples that top-1 flips stay below at 95 %."""
+    accuracy: AccuracyRecord | None
+    """None without labels, or where it is not known which output they are about."""
+
+
 class OutputRecord(Part):
     """One output of one backend against the reference, in the output's own unit."""
 
@@ -229,6 +261,8 @@ class OutputRecord(Part):
     cosine: Number
     flips: Count | None
     """Samples whose largest score is another class; None where the output is no vector of scores."""
+    decisions: DecisionsRecord | None
+    """None for the baseline, and where the output is no vector of scores."""
     nonfinite_mismatches: Count
     unequal: Count
     worst: ElementRecord | None
@@ -236,7 +270,7 @@ class OutputRecord(Part):
 
 
 class RepeatRecord(Part):
-    """The first run against the second."""
+    """The first run against another one."""
 
     samples: Count
     elements: Count
@@ -287,6 +321,9 @@ class BackendRecord(Part):
     peak_memory_bytes: Count
     outputs: tuple[OutputRecord, ...]
     repeat: RepeatRecord | None
+    """The second run in the same process."""
+    fresh: RepeatRecord | None
+    """A run in a fresh process."""
     batches: tuple[BatchRecord, ...]
 
 

@@ -89,8 +89,3 @@ def format_bytes(count: int) -> str:
 def format_share(share: float) -> str:
     """Format a share in per cent: `50 %`, `0.93 %`; `> 100 %` stays a number."""
     return "NaN" if math.isnan(share) else f"{format_ratio(100 * share, digits=2)} %"
-
-
-def flip_rate_bound(samples: int, *, confidence: float = 0.95) -> float:
-    """Return the flip rate that no flip among so many independent samples rules out: 1 - (1 - confidence)^(1/n)."""
-    return float(1 - (1 - confidence) ** (1 / samples))

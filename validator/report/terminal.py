@@ -21,7 +21,7 @@ from validator.report.groups import (
     unseen_by,
 )
 from validator.report.model import CrashedRecord, TimedOutRecord, VerdictDocument, ViolatedRecord
-from validator.report.numbers import flip_rate_bound, format_bytes, format_duration, format_pair, format_share
+from validator.report.numbers import format_bytes, format_duration, format_pair, format_share
 from validator.report.table import backend_table
 from validator.report.text import clean, clean_lines, short_digest
 
@@ -159,15 +159,23 @@ def _also_within(document: VerdictDocument, style: Style) -> list[str]:
 
 
 def _flips(document: VerdictDocument, style: Style) -> list[str]:
-    """Say what no flips mean, for outputs that are scores."""
-    scored = [o for b in document.backends for o in b.outputs if o.flips is not None]
-    if not scored:
+    """Say how many answers changed and how right they are, for outputs that are scores."""
+    decided = [o.decisions for b in document.backends for o in b.outputs if o.decisions is not None]
+    if not decided:
         return []
-    flips, samples = max(o.flips or 0 for o in scored), min(o.samples for o in scored)
-    if flips:
-        return style.labelled("flips", f"{flips:,} of {samples:,} on the worst backend: top-1 is shown, not judged")
-    bound = format_share(flip_rate_bound(samples))
-    return style.labelled("flips", f"0 of {samples:,} on every backend: the rate is below {bound} at 95 %")
+    worst = max(decided, key=lambda d: (d.top1.unexplained, d.top1.flips, d.rate_bound))
+    where = "on the worst backend" if worst.top1.flips else "on every backend"
+    explained = worst.top1.flips - worst.top1.unexplained
+    what = f"{worst.top1.flips:,} of {worst.top1.samples:,} {where}"
+    if worst.top1.flips:
+        what += f", {explained:,} of them within rounding's reach"
+    lines = style.labelled("flips", f"{what}: the rate is below {format_share(worst.rate_bound)} at 95 %")
+    known = [d.accuracy for d in decided if d.accuracy is not None]
+    if known:
+        lowest = min(known, key=lambda a: a.candidate)
+        text = f"{format_share(lowest.candidate)} on the worst backend, the reference: {format_share(lowest.reference)}"
+        lines += style.labelled("accuracy", f"{text}, of {lowest.samples:,} labelled samples")
+    return lines
 
 
 def _control(document: VerdictDocument, style: Style) -> list[str]:

@@ -28,6 +28,7 @@ from validator.worker.protocol import (
     FrameHeader,
     Job,
     Pass,
+    PassKind,
     ProbeJob,
     Refusal,
     RunJob,
@@ -81,9 +82,11 @@ def _run(job: RunJob, stream: BinaryIO) -> None:
         session = _open_session(job)
     for p in job.passes:
         with _timed(seconds, p.name):
+            size = job.static_batch or (p.batch_size if p.kind is PassKind.BATCH else None)
             for start, stop in _cut(golden, p, job.static_batch):
-                outputs = _run_batch(session, golden.read_torch(start, stop), job.static_batch)
-                write_message(stream, FRAME, pack_frame(p.name, start, stop, outputs))
+                outputs = run_batch(session, golden.read_torch(start, stop), size)
+                filled = 0 if size is None else size - (stop - start)
+                write_message(stream, FRAME, pack_frame(p.name, start, stop, outputs, filled=filled))
                 frames[p.name] += 1
     _close(job, stream, session.environment(), seconds=seconds, frames=dict(frames))
 
@@ -144,37 +147,43 @@ def _cut(golden: GoldenDataset, p: Pass, static_batch: int | None) -> Iterator[t
         yield from golden.batches(start, stop, size)
 
 
-def _run_batch(
-    session: Session, inputs: "dict[str, torch.Tensor]", static_batch: int | None
-) -> "dict[str, torch.Tensor]":
-    """Run one batch; a program of one batch size gets its last sample repeated up to that, and the rest cut off.
+def run_batch(session: Session, inputs: "dict[str, torch.Tensor]", size: int | None) -> "dict[str, torch.Tensor]":
+    """Run one batch, filled up to a size with copies of its own samples, whose outputs are cut off again.
 
     An output whose first dimension is not the batch cannot be cut and stays whole: the comparison will see it.
+
+    Args:
+        session: the model.
+        inputs: at most `size` samples.
+        size: None: as many as there are.
     """
     samples = len(next(iter(inputs.values())))
-    if static_batch is None or samples == static_batch:
+    if size is None or samples == size:
         return session.run(inputs)
-    outputs = session.run({name: _pad(tensor, static_batch) for name, tensor in inputs.items()})
+    outputs = session.run({name: _fill(tensor, size) for name, tensor in inputs.items()})
     return {
-        name: tensor[:samples] if tensor.ndim > 0 and len(tensor) == static_batch else tensor
+        name: tensor[:samples] if tensor.ndim > 0 and len(tensor) == size else tensor
         for name, tensor in outputs.items()
     }
 
 
-def _pad(tensor: "torch.Tensor", size: int) -> "torch.Tensor":
+def _fill(tensor: "torch.Tensor", size: int) -> "torch.Tensor":
     import torch
 
-    return torch.cat([tensor, tensor[-1:].expand(size - len(tensor), *tensor.shape[1:])])
+    # In turn and not the last one again: what depends on its batch mates shall have different ones where there are any.
+    return tensor[torch.arange(size) % len(tensor)]
 
 
-def pack_frame(pass_name: str, start: int, stop: int, outputs: "Mapping[str, torch.Tensor]") -> bytes:
+def pack_frame(
+    pass_name: str, start: int, stop: int, outputs: "Mapping[str, torch.Tensor]", *, filled: int = 0
+) -> bytes:
     """Return the frame of some samples' outputs (see `frames`).
 
     Raises:
         BackendRefusal: an output of a dtype that a frame cannot hold, or too much of it.
     """
     dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in outputs.items()}
-    header = FrameHeader(pass_name=pass_name, start=start, stop=stop, dtypes=dtypes)
+    header = FrameHeader(pass_name=pass_name, start=start, stop=stop, dtypes=dtypes, filled=filled)
     tensors = {name: _storable(name, tensor, dtypes[name]) for name, tensor in outputs.items()}
     frame: bytes = save(tensors, metadata={"frame": header.model_dump_json()})
     if len(frame) > FRAME_LIMIT_BYTES:

@@ -36,8 +36,10 @@ class PassKind(StrEnum):
     """Every sample once, at the deployed batch size."""
     REPEAT = "repeat"
     """Some samples again, same shapes, same process."""
+    FRESH = "fresh"
+    """The repeated samples once more, same shapes, in a process that ran nothing before."""
     BATCH = "batch"
-    """Some samples again, at another batch size."""
+    """Some samples again, at another batch size; where the dataset cannot fill one, copies do."""
 
 
 class Pass(Document):
@@ -73,12 +75,17 @@ class RunJob(Document):
     golden_digest: str
     passes: tuple[Pass, ...] = Field(strict=False)
     static_batch: Annotated[int, Field(ge=1)] | None = None
-    """The only batch size that the program accepts: smaller batches are padded and the padding dropped."""
+    """The only batch size that the program accepts: smaller batches are filled with copies of their own samples."""
     input_names: tuple[str, ...] = Field(strict=False)
     """The model's inputs in the golden dataset's order of inputs."""
     output_names: tuple[str, ...] | None = Field(default=None, strict=False)
     """The program's outputs in its order; an ONNX file with other names is bound to them by position."""
     threads: Annotated[int, Field(ge=1)]
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether it only repeats, in a fresh process, what another job of the same row runs."""
+        return any(p.kind is PassKind.FRESH for p in self.passes)
 
 
 class ProbeJob(Document):
@@ -147,6 +154,8 @@ class FrameHeader(Document):
     stop: int
     dtypes: dict[str, str]
     """Output name -> its dtype as the backend returned it."""
+    filled: Annotated[int, Field(ge=0)] = 0
+    """Copies of samples that ran in the same batch, to fill it, and whose outputs were left out."""
 
 
 class ProtocolError(Exception):
