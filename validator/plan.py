@@ -13,7 +13,7 @@ from validator.golden.dataset import GoldenDataset
 from validator.judge import deployed_batch
 from validator.policy import Policy
 from validator.subject import OnnxFile, Program
-from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob
+from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob, SurveyJob
 from validator.worker.warm import Kit, WarmSpec
 
 
@@ -69,6 +69,11 @@ def export_worker(threads: int) -> WarmSpec:
     return WarmSpec(kit=Kit.EXPORT, threads=threads_for(None, threads))
 
 
+def survey_worker(threads: int) -> WarmSpec:
+    """Describe the worker that surveys: it looks at a file, and then computes on the CPU."""
+    return WarmSpec(kit=Kit.PROBE, threads=threads)
+
+
 def foresee_workers(
     rows: Sequence[Backend], *, threads: int, has_gpu: bool, may_export: bool, fresh_process: bool
 ) -> list[WarmSpec]:
@@ -103,6 +108,24 @@ def plan_probe(program: Program, golden: GoldenDataset, *, threads: int) -> Prob
         golden_path=str(golden.folder),
         golden_digest=golden.digest,
         threads=threads_for(None, threads),
+    )
+
+
+def plan_survey(
+    program: Program, golden: GoldenDataset, *, job_id: str, peaks_per_layer: int, margins_per_output: int, threads: int
+) -> SurveyJob:
+    """Plan the run of a program on every sample of a dataset, to choose among them."""
+    return SurveyJob(
+        job_id=job_id,
+        nonce=secrets.token_hex(16),
+        model_path=str(program.path),
+        model_format=program.format.value,
+        golden_path=str(golden.folder),
+        golden_digest=golden.digest,
+        samples=golden.samples,
+        peaks_per_layer=peaks_per_layer,
+        margins_per_output=margins_per_output,
+        threads=threads,
     )
 
 

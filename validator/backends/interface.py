@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from validator.backends.catalog import Setting
+from validator.golden.strata import LayerPeaks, OutputMargins, Sizes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +58,30 @@ class ModelFacts(Document):
     """dtype -> number of elements, over parameters and buffers."""
     mutated_buffers: tuple[str, ...] = Field(default=(), strict=False)
     """Buffers that forward writes to."""
+
+
+class SurveyFacts(Document):
+    """What a model did on the samples of a dataset."""
+
+    model: ModelFacts
+    sizes: dict[str, Sizes]
+    """Golden input name -> its dimensions as an exported program declares them, batch first; empty for others."""
+    layers: tuple[LayerPeaks, ...] = Field(strict=False)
+    margins: tuple[OutputMargins, ...] = Field(strict=False)
+    """One per output of shape (samples, classes)."""
+    refused: tuple[tuple[int, str], ...] = Field(strict=False)
+    """The samples that the model did not run on, and why."""
+
+    @property
+    def samples(self) -> frozenset[int]:
+        """Every sample that is named."""
+        return frozenset(
+            [
+                *(sample for layer in self.layers for sample, _ in layer.peaks),
+                *(sample for output in self.margins for sample, _ in output.margins),
+                *(sample for sample, _ in self.refused),
+            ]
+        )
 
 
 class Environment(Document):

@@ -83,7 +83,7 @@ def export(
     program = load_program(path, model_format, _CPU)
     sample = golden.read_torch(0, 1)
     feeds, _ = program.bind([spec.name for spec in golden.inputs])
-    example = [_repeated(sample[name], static_batch or 2) for name in feeds]
+    example = [repeated(sample[name], static_batch or 2) for name in feeds]
     return export_onnx(program, example, destination, static=static_batch is not None)
 
 
@@ -92,7 +92,7 @@ def export(
 
 def _inputs(program: TorchProgram, sample: list[torch.Tensor]) -> tuple[TensorFacts, ...]:
     """Return the declared inputs; a module declares none, so there the dtype is the dataset's and the shape unknown."""
-    declared = _declared_inputs(program)
+    declared = declared_inputs(program)
     if declared is not None:
         return tuple(
             TensorFacts(name=name, dtype=_name(value.dtype), shape=_shape(value.shape))
@@ -104,7 +104,7 @@ def _inputs(program: TorchProgram, sample: list[torch.Tensor]) -> tuple[TensorFa
     )
 
 
-def _declared_inputs(program: TorchProgram) -> list[torch.Tensor] | None:
+def declared_inputs(program: TorchProgram) -> list[torch.Tensor] | None:
     """Return the fake tensors of an exported program's inputs."""
     if program.exported is None:
         return None
@@ -138,7 +138,7 @@ def _name(dtype: torch.dtype) -> str:
 
 def _claimed_batch(program: TorchProgram) -> int | None:
     """Return the batch size that the program's inputs are declared with; None where any of them varies."""
-    shapes = [_shape(value.shape) for value in _declared_inputs(program) or ()]
+    shapes = [_shape(value.shape) for value in declared_inputs(program) or ()]
     sizes = {shape[0] for shape in shapes if shape}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -157,7 +157,7 @@ def _try_batches(
     for size in dict.fromkeys([*([claimed] if claimed else []), *TRIED_BATCHES]):
         try:
             with torch.no_grad():
-                names = tuple(flatten_outputs(program.call([_repeated(tensor, size) for tensor in sample])))
+                names = tuple(flatten_outputs(program.call([repeated(tensor, size) for tensor in sample])))
         except BackendRefusal as refusal:
             refusals.append(refusal)
         # Running a model runs its code: anything may come out of it.
@@ -181,7 +181,7 @@ def _refuse_unless_run(worked: list[int], outputs: tuple[str, ...], refusals: li
         raise model_refusal("run", "the model returned no tensor")
 
 
-def _repeated(tensor: torch.Tensor, size: int) -> torch.Tensor:
+def repeated(tensor: torch.Tensor, size: int) -> torch.Tensor:
     """Return `size` copies of the one sample, shape (size, *sample)."""
     return torch.cat([tensor[:1]] * size)
 

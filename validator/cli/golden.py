@@ -1,6 +1,7 @@
 """`validator golden`: make, look at and verify golden datasets."""
 
 import json
+import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from validator.cli.style import ColorChoice, is_live, use_color
+from validator.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from validator.golden.dataset import GoldenDataset
     from validator.golden.describe import GoldenFacts
+    from validator.golden.format import Stratum
+    from validator.golden.sources import Source
     from validator.registry.mlflow_registry import MlflowRegistry
 
 GOLDEN_PREFIX = "validator.golden."
@@ -39,8 +45,23 @@ def golden() -> None:
     metavar="FILE",
     help="Say what the model's outputs mean: a TOML file with one table per output.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N samples only.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Take the first N samples only; with --strata, as the "
+    "representative ones (64 by default).",
+)  # fmt: skip
 @click.option("--replace", is_flag=True, help="Put it in the place of the dataset that is there.")
+@click.option(
+    "--strata", "strata_text", metavar="NAMES", help="Add samples that find what is rare: activation-extremes, scales, "
+    "low-margin, specials, shapes, with commas between them, or all.",
+)  # fmt: skip
+@click.option("--model", metavar="URI|FOLDER", help="The model that activation-extremes, low-margin and shapes ask.")
+@click.option("--policy", metavar="FILE|NAME", help="Says which model formats may be opened.  [default: default]")
+@click.option("--extremes", type=click.IntRange(min=1), metavar="N", help="At most N activation extremes (16).")
+@click.option(
+    "--largest-shape", type=click.IntRange(min=1), metavar="SIZE", help="No dimension that varies becomes larger; by "
+    "default twice the largest in the source.",
+)  # fmt: skip
+@click.option("--non-finite", is_flag=True, help="The model's contract admits NaN and infinity: try them.")
 def create(
     source: str,
     out: Path,
@@ -50,6 +71,8 @@ def create(
     declared: Path | None,
     limit: int | None,
     replace: bool,
+    strata_text: str | None,
+    **asked: Any,
 ) -> None:
     """Make the dataset OUT, a new folder, from SOURCE.
 
@@ -61,34 +84,69 @@ def create(
     Examples:
       validator golden create samples.npz golden/
       validator golden create photos/ golden/ --transforms AlexNet_Weights.IMAGENET1K_V1
+      validator golden create samples.npz golden/ --strata all --model models:/alexnet/3
     """  # noqa: D301 -- click reads \b as "keep these lines"
     from validator.golden import sources
     from validator.golden.describe import describe
     from validator.golden.output_spec import read_outputs
-    from validator.golden.writer import write_golden
 
+    strata = read_strata(strata_text, asked)
     outputs = None if declared is None else read_outputs(declared)
     with local_copy(source) as local:
         opened = sources.open_source(local, input_name=input_name, transforms=transforms)
-        described = opened.description if limit is None else f"{opened.description}, first {limit}"
-        dataset = write_golden(
-            out,
-            islice(opened.samples, limit),
-            name=name or opened.default_name,
-            source=described,
-            outputs=outputs,
-            replace=replace,
+        common = {"name": name or opened.default_name, "outputs": outputs, "replace": replace}
+        dataset, warnings = (
+            (write_source(opened, out, limit=limit, **common), ())
+            if strata is None
+            else write_strata(source=opened, output=out, strata=strata, limit=limit, **common, **asked)
         )
-    for warning in describe(dataset).warnings:
+    for warning in (*warnings, *describe(dataset).warnings):
         click.echo(f"warning[golden]: {warning}", err=True)
     click.echo(f"{dataset.manifest.name}: {dataset.samples} samples in {out}, {dataset.digest}")
+
+
+def read_strata(text: str | None, asked: dict[str, Any]) -> "frozenset[Stratum] | None":
+    """Read the names of strata; None: make the dataset from the source alone, as it is.
+
+    Raises:
+        UsageError: an unknown stratum, or options that mean something for strata only.
+    """
+    from validator.golden.strata import parse_strata
+
+    if text is not None:
+        return parse_strata(text)
+    for name, value in asked.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} has no meaning without --strata", hint=f"leave out {option}")
+    return None
+
+
+def write_source(source: "Source", out: Path, *, limit: int | None, **common: Any) -> "GoldenDataset":
+    """Write a source as it is, or its first samples."""
+    from validator.golden.writer import write_golden
+
+    described = source.description if limit is None else f"{source.description}, first {limit}"
+    return write_golden(out, islice(source.samples, limit), source=described, **common)
+
+
+def write_strata(**asked: Any) -> "tuple[GoldenDataset, tuple[str, ...]]":
+    """Write a dataset of strata; return it and what could not be had."""
+    from validator.report.progress import open_progress
+    from validator.survey import StrataRequest, create_strata
+
+    color = use_color(ColorChoice.AUTO, sys.stderr)
+    is_quiet = asked["model"] is None
+    with open_progress(sys.stderr, quiet=is_quiet, is_live=is_live(sys.stderr), color=color) as progress:
+        result = create_strata(StrataRequest(**asked), _open_registry, progress)
+    return result.dataset, result.warnings
 
 
 @golden.command()
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show(path: str, as_json: bool) -> None:
-    """Tell what the dataset PATH holds, and what makes it weak evidence.
+    """Tell what the dataset PATH holds, what a pass on it can prove, and what makes it weak evidence.
 
     \b
     Example:
@@ -165,7 +223,8 @@ def open_source(path: str) -> "GoldenDataset":
 
 
 def _format_json(facts: "GoldenFacts") -> str:
-    return json.dumps({**asdict(facts), "warnings": facts.warnings}, indent=2, sort_keys=True)
+    power = {"certified_rate": facts.certified_rate, "missing": facts.missing, "warnings": facts.warnings}
+    return json.dumps({**asdict(facts), **power}, indent=2, sort_keys=True)
 
 
 def _format_text(facts: "GoldenFacts") -> str:
@@ -176,17 +235,29 @@ def _format_text(facts: "GoldenFacts") -> str:
         f"  repeated    {facts.duplicate_samples:,} of {facts.samples:,}",
         f"  constant    {facts.constant_samples:,} of {facts.samples:,}",
         f"  labels      {'none' if facts.classes is None else f'{facts.classes:,} different'}",
+        f"  strata      {', '.join(f'{count:,} {stratum}' for stratum, count in facts.strata.items() if count)}",
+        f"  power       {_format_power(facts)}",
     ]
+    lines += [f"  missing     {stratum}: {meaning}" for stratum, meaning in facts.missing.items()]
     lines += [
         f"  input       {i.name}, {i.dtype}, {i.non_finite:,} of {i.elements:,} elements not finite"
         for i in facts.inputs
     ]
     lines += [
-        f"  shape       {', '.join(f'{name} {list(shape)}' for name, shape in g.shapes)}: {g.samples:,} samples"
+        f"  shape       {', '.join(f'{name} {list(shape)}' for name, shape in g.shapes)}: {g.samples:,} samples, "
+        f"fills batches of {', '.join(map(str, g.batch_sizes))}"
         for g in facts.groups
     ]
     lines += [f"  output      {name}: {_format_meaning(said)}" for name, said in facts.outputs.items()]
     return "\n".join([*lines, *(f"warning[golden]: {warning}" for warning in facts.warnings)])
+
+
+def _format_power(facts: "GoldenFacts") -> str:
+    """Say what the representative samples can prove about how often something happens."""
+    return (
+        f"{facts.counting_samples:,} samples count for flips: none in them certifies a rate below "
+        f"{facts.certified_rate:.2g} at 95 % (299 certify 0.01, 2,995 certify 0.001)"
+    )
 
 
 def _format_meaning(said: dict[str, Any]) -> str:

@@ -49,7 +49,7 @@ class JobEvent:
 
     job_id: str
     backend: str
-    """Its row's name, with `fresh process` for a repetition; `probe` for a probe, `export` for an export."""
+    """Its row's name, with `fresh process` for a repetition; of any other job its task."""
     kind: JobEventKind
     samples: int
     """Arrived so far, over all passes; starts anew with a retry."""

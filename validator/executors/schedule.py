@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from validator.worker.launch import JobCancelled
-from validator.worker.protocol import Job, RunJob
+from validator.worker.protocol import Job, RunJob, SurveyJob
 from validator.worker.warm import WarmSpec
 
 
@@ -34,6 +34,8 @@ class Seat:
     @property
     def device(self) -> str | None:
         """What its job occupies; None: nothing that others wait for."""
+        if isinstance(self.job, SurveyJob):
+            return "cpu"
         if not isinstance(self.job, RunJob):
             return None
         row = self.job.backend

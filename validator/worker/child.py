@@ -23,6 +23,7 @@ from validator.worker.protocol import (
     FRAME,
     FRAME_LIMIT_BYTES,
     REFUSAL,
+    SURVEYED,
     Closing,
     ExportJob,
     FrameHeader,
@@ -32,6 +33,7 @@ from validator.worker.protocol import (
     ProbeJob,
     Refusal,
     RunJob,
+    SurveyJob,
     write_message,
 )
 
@@ -49,6 +51,9 @@ RUNTIMES: Mapping[Runtime, str] = MappingProxyType(
 PROBE = "validator.backends.probe"
 """Module with `probe(path, format, golden) -> ModelFacts` and `export(...) -> ExportFacts`."""
 
+SURVEY = "validator.backends.survey"
+"""Module with `survey(path, format, golden, ...) -> SurveyFacts`."""
+
 
 def do_job(job: Job, stream: BinaryIO) -> None:
     """Do a job and say how it went: in a closing record, or in a refusal. Anything unforeseen is raised."""
@@ -61,6 +66,8 @@ def do_job(job: Job, stream: BinaryIO) -> None:
                 _run(job, stream)
             case ProbeJob():
                 _probe(job, stream)
+            case SurveyJob():
+                _survey(job, stream)
             case ExportJob():
                 _export(job, stream)
     except BackendRefusal as refusal:
@@ -97,6 +104,22 @@ def _probe(job: ProbeJob, stream: BinaryIO) -> None:
         golden = _open_golden(job)
         facts = importlib.import_module(PROBE).probe(Path(job.model_path), job.model_format, golden)
     write_message(stream, FACTS, facts.model_dump_json().encode())
+    _close(job, stream, _bare_environment(), seconds=seconds, frames={})
+
+
+def _survey(job: SurveyJob, stream: BinaryIO) -> None:
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "survey"):
+        golden = _open_golden(job)
+        facts = importlib.import_module(SURVEY).survey(
+            Path(job.model_path),
+            job.model_format,
+            golden,
+            samples=job.samples,
+            peaks_per_layer=job.peaks_per_layer,
+            margins_per_output=job.margins_per_output,
+        )
+    write_message(stream, SURVEYED, facts.model_dump_json().encode())
     _close(job, stream, _bare_environment(), seconds=seconds, frames={})
 
 

@@ -8,7 +8,7 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from validator.backends.interface import ExportFacts, ModelFacts
+from validator.backends.interface import ExportFacts, ModelFacts, SurveyFacts
 from validator.worker.coverage import Coverage
 from validator.worker.frames import LENGTH, check_frame, prefix_bytes
 from validator.worker.protocol import (
@@ -17,6 +17,7 @@ from validator.worker.protocol import (
     FACTS,
     FRAME,
     HEADER,
+    SURVEYED,
     Closing,
     ExportJob,
     Job,
@@ -24,6 +25,7 @@ from validator.worker.protocol import (
     ProtocolError,
     Refusal,
     RunJob,
+    SurveyJob,
     parse_header,
 )
 from validator.worker.spool import SpooledFrame
@@ -37,6 +39,7 @@ class Intake:
     def __init__(self, job: Job, spool: BinaryIO, *, spool_limit_bytes: int) -> None:
         self.frames: list[SpooledFrame] = []
         self.facts: ModelFacts | None = None
+        self.survey: SurveyFacts | None = None
         self.export: ExportFacts | None = None
         self.last: Closing | Refusal | None = None
         self._is_within_message = False
@@ -124,6 +127,8 @@ class Intake:
     def _take_record(self, kind: bytes, payload: bytes) -> None:
         if kind == FACTS:
             self._take_facts(_read(ModelFacts, payload))
+        elif kind == SURVEYED:
+            self._take_survey(_read(SurveyFacts, payload))
         elif kind == EXPORTED:
             self._take_export(_read(ExportFacts, payload))
         elif kind == CLOSING:
@@ -137,6 +142,13 @@ class Intake:
         if not isinstance(self._job, ProbeJob) or self.facts is not None:
             raise ProtocolError("facts about the model that nobody asked for, or for the second time")
         self.facts = facts
+
+    def _take_survey(self, survey: SurveyFacts) -> None:
+        if not isinstance(self._job, SurveyJob) or self.survey is not None:
+            raise ProtocolError("a survey that nobody asked for, or for the second time")
+        if not survey.samples <= frozenset(range(self._job.samples)):
+            raise ProtocolError(f"a survey that names samples beyond the {self._job.samples} of the dataset")
+        self.survey = survey
 
     def _take_export(self, export: ExportFacts) -> None:
         if not isinstance(self._job, ExportJob) or self.export is not None:
@@ -152,6 +164,8 @@ class Intake:
             raise ProtocolError(f"the closing record counts {closing.frames}, {self._coverage.frames} arrived")
         if isinstance(self._job, ProbeJob) and self.facts is None:
             raise ProtocolError("a probe that closes without any facts")
+        if isinstance(self._job, SurveyJob) and self.survey is None:
+            raise ProtocolError("a survey that closes without saying what it found")
         if isinstance(self._job, ExportJob) and self.export is None:
             raise ProtocolError("an export that closes without saying what became of it")
         self.last = closing

@@ -201,6 +201,7 @@ def conclude(job: Job, intake: Intake, ended: Ended, *, spool: Path, limit_s: fl
                 environment=closing.environment,
                 spool=Spool(path=spool, frames=tuple(intake.frames)) if isinstance(job, RunJob) else None,
                 facts=intake.facts,
+                survey=intake.survey,
                 export=intake.export,
                 seconds=closing.seconds,
                 peak_memory_bytes=closing.peak_memory_bytes,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from validator.backends.interface import Environment, ExportFacts, ModelFacts
+from validator.backends.interface import Environment, ExportFacts, ModelFacts, SurveyFacts
 from validator.worker.protocol import Job, Refusal
 from validator.worker.spool import Spool
 
@@ -21,9 +21,11 @@ class Completed(_Ended):
 
     environment: Environment
     spool: Spool | None
-    """The frames of a run job, on disk; None for a probe and an export."""
+    """The frames of a run job, on disk; None for any other job."""
     facts: ModelFacts | None = None
     """What a probe found; None for any other job."""
+    survey: SurveyFacts | None = None
+    """What a survey found; None for any other job."""
     export: ExportFacts | None = None
     """What became of an export; None for any other job."""
     seconds: dict[str, float] = field(default_factory=dict)

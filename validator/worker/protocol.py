@@ -7,6 +7,7 @@ of `kind (1 byte) | length (8 bytes, big endian) | payload`:
     F  a frame: a safetensors blob of named outputs for samples start..stop of one pass; its FrameHeader is the
        metadata entry "frame"
     P  the probe's facts about a model file (JSON, ModelFacts)
+    S  what a survey of a model's insides found (JSON, SurveyFacts)
     E  what became of an ONNX export (JSON, ExportFacts)
     X  why the job cannot be done (JSON, Refusal); the last message
     C  the closing record (JSON, Closing); the last message
@@ -23,7 +24,7 @@ from pydantic import Field, TypeAdapter
 from validator.backends.catalog import Backend
 from validator.backends.interface import Document, Environment, RefusalKind
 
-FRAME, FACTS, EXPORTED, REFUSAL, CLOSING = b"F", b"P", b"E", b"X", b"C"
+FRAME, FACTS, SURVEYED, EXPORTED, REFUSAL, CLOSING = b"F", b"P", b"S", b"E", b"X", b"C"
 HEADER = struct.Struct(">cQ")
 FRAME_LIMIT_BYTES = 1 << 33
 RECORD_LIMIT_BYTES = 1 << 24
@@ -101,6 +102,23 @@ class ProbeJob(Document):
     threads: Annotated[int, Field(ge=1)]
 
 
+class SurveyJob(Document):
+    """Look at what happens inside a model on the samples of a dataset, to choose among them."""
+
+    task: Literal["survey"] = "survey"
+    job_id: str
+    nonce: str
+    model_path: str
+    model_format: str
+    golden_path: str
+    golden_digest: str
+    samples: Annotated[int, Field(ge=1)]
+    """How many the dataset has."""
+    peaks_per_layer: Annotated[int, Field(ge=1)]
+    margins_per_output: Annotated[int, Field(ge=1)]
+    threads: Annotated[int, Field(ge=1)]
+
+
 class ExportJob(Document):
     """Export a model file to ONNX."""
 
@@ -118,7 +136,7 @@ class ExportJob(Document):
     threads: Annotated[int, Field(ge=1)]
 
 
-Job = RunJob | ProbeJob | ExportJob
+Job = RunJob | ProbeJob | SurveyJob | ExportJob
 
 
 class Refusal(Document):
@@ -188,7 +206,7 @@ def parse_header(header: bytes) -> tuple[bytes, int]:
         ProtocolError: no such kind, or more than is allowed.
     """
     kind, length = HEADER.unpack(header)
-    if kind not in (FRAME, FACTS, EXPORTED, REFUSAL, CLOSING):
+    if kind not in (FRAME, FACTS, SURVEYED, EXPORTED, REFUSAL, CLOSING):
         raise ProtocolError(f"unknown kind of message {kind!r}")
     if length > (FRAME_LIMIT_BYTES if kind == FRAME else RECORD_LIMIT_BYTES):
         raise ProtocolError(f"a message of {length} bytes is over the limit")

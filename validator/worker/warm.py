@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Self
 
 from validator.backends.catalog import Backend, Runtime
-from validator.worker.protocol import ExportJob, Job, ProbeJob, RunJob
+from validator.worker.protocol import ExportJob, Job, ProbeJob, RunJob, SurveyJob
 
 
 class Kit(StrEnum):
@@ -45,7 +45,7 @@ class WarmSpec:
         match job:
             case RunJob():
                 return cls.of_row(job.backend, threads=job.threads)
-            case ProbeJob():
+            case ProbeJob() | SurveyJob():
                 return cls(kit=Kit.PROBE, threads=job.threads)
             case ExportJob():
                 return cls(kit=Kit.EXPORT, threads=job.threads)
