@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from validator.backends.catalog import Backend, Runtime
-from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob
+from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob, SurveyJob
 
 SAMPLES = 10
 CPU = Backend(name="eager-cpu", runtime=Runtime.TORCH, baseline=None)
@@ -50,6 +50,11 @@ def export_job(path: Path, **other) -> ExportJob:
     return ExportJob(
         **(probe_job().model_dump(exclude={"task", "job_id"}) | {"job_id": "export"} | other), export_path=str(path)
     )
+
+
+def survey_job(**other) -> SurveyJob:
+    own = {"job_id": "survey", "samples": SAMPLES, "peaks_per_layer": 2, "margins_per_output": 4}
+    return SurveyJob(**(probe_job().model_dump(exclude={"task", "job_id"}) | own | other))
 
 
 def liar(mode: str) -> tuple[str, ...]:

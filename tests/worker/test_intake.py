@@ -11,14 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from tests.worker.jobs import PASSES, SAMPLES, run_job_of
-from validator.backends.interface import Environment
+from tests.frames import facts
+from tests.worker.jobs import PASSES, SAMPLES, run_job_of, survey_job
+from validator.backends.interface import Environment, SurveyFacts
+from validator.golden.strata import LayerPeaks, OutputMargins, VaryingSize
 from validator.worker.coverage import Coverage
 from validator.worker.frames import check_frame, prefix_bytes
 from validator.worker.intake import Intake
 from validator.worker.protocol import (
     CLOSING,
     FRAME,
+    SURVEYED,
     Closing,
     FrameHeader,
     Pass,
@@ -30,6 +33,7 @@ from validator.worker.protocol import (
 )
 
 JOB = run_job_of()
+SURVEY = survey_job()
 
 
 def frame(name, start, stop):
@@ -38,10 +42,10 @@ def frame(name, start, stop):
     return save(tensors, metadata={"frame": header.model_dump_json()})
 
 
-def closing(frames):
+def closing(frames, job=JOB):
     record = Closing(
-        job_id=JOB.job_id,
-        nonce=JOB.nonce,
+        job_id=job.job_id,
+        nonce=job.nonce,
         frames=frames,
         environment=Environment(settings={}, fingerprint={}),
         seconds={},
@@ -62,8 +66,8 @@ def honest_stream(cuts):
 HONEST = honest_stream([("main", 0, 4), ("main", 4, 10), ("repeat", 0, 4)])
 
 
-def take(data, pieces=(1 << 20,)):
-    intake = Intake(JOB, io.BytesIO(), spool_limit_bytes=1 << 20)
+def take(data, pieces=(1 << 20,), job=JOB):
+    intake = Intake(job, io.BytesIO(), spool_limit_bytes=1 << 20)
     sizes = iter(pieces)
     while data:
         size = next(sizes, 1 << 20)
@@ -112,7 +116,7 @@ def test_any_garbage_for_a_frame_is_a_protocol_error(head, rest):
         take(stream.getvalue())
 
 
-@given(st.sampled_from(b"FPXC"), st.binary(max_size=64))
+@given(st.sampled_from(b"FPSXC"), st.binary(max_size=64))
 def test_a_message_is_read_as_it_was_written(kind, payload):
     stream = io.BytesIO()
     write_message(stream, bytes([kind]), payload)
@@ -189,3 +193,47 @@ def test_a_frame_that_contradicts_itself_is_refused(dtypes, more, rule):
     blob = save({"y": np.zeros((2, 3))}, metadata={"frame": header.model_dump_json()} | more)
     with pytest.raises(ProtocolError, match=rule):
         check_frame(blob[: prefix_bytes(blob[:8], len(blob))], len(blob))
+
+
+# --- Surveys ------------------------------------------------------------------------------------------------------
+
+
+def survey_stream(*records, job=SURVEY):
+    """What a worker says about a survey job: the records, then its closing."""
+    stream = io.BytesIO()
+    for record in records:
+        write_message(stream, SURVEYED, record.model_dump_json().encode())
+    write_message(stream, CLOSING, closing({}, job))
+    return stream.getvalue()
+
+
+def survey_facts(sample):
+    return SurveyFacts(
+        model=facts(),
+        sizes={"x": (VaryingSize(symbol="s", least=1, most=None), None)},
+        layers=(LayerPeaks(layer="mm 0", median=1.0, peaks=((sample, 2.0),)),),
+        margins=(OutputMargins(output="y", margins=((sample, 0.5),)),),
+        refused=(),
+    )
+
+
+def test_a_survey_is_taken_once_and_whole():
+    intake = take(survey_stream(survey_facts(3)), job=SURVEY)
+    assert intake.survey == survey_facts(3)
+    assert isinstance(intake.last, Closing)
+
+
+@pytest.mark.parametrize(
+    ("stream", "job", "words"),
+    [
+        (survey_stream(survey_facts(SAMPLES)), SURVEY, "names samples beyond the 10"),
+        (survey_stream(survey_facts(-1)), SURVEY, "names samples beyond the 10"),
+        (survey_stream(survey_facts(1), survey_facts(1)), SURVEY, "for the second time"),
+        (survey_stream(), SURVEY, "without saying what it found"),
+        (survey_stream(survey_facts(1), job=JOB), JOB, "nobody asked for"),
+    ],
+    ids=["beyond", "negative", "twice", "nothing", "unasked"],
+)
+def test_a_survey_that_breaks_the_protocol_is_refused(stream, job, words):
+    with pytest.raises(ProtocolError, match=words):
+        take(stream, job=job)

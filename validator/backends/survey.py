@@ -5,6 +5,7 @@ dispatches them, which is the same for exported programs, TorchScript and module
 only so does every number inside belong to one sample.
 """
 
+import math
 import re
 import statistics
 import sys
@@ -77,7 +78,7 @@ def survey(
         sizes=dict(zip(feeds, _sizes(program), strict=True)) if program.exported is not None else {},
         layers=tuple(
             LayerPeaks(
-                layer=layer, median=statistics.median(v for _, v in found), peaks=_largest(found, peaks_per_layer)
+                layer=layer, median=statistics.median_low(v for _, v in found), peaks=_largest(found, peaks_per_layer)
             )
             for layer, found in layers.items()
         ),
@@ -135,7 +136,7 @@ class _LayerWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _peak(tensor: torch.Tensor) -> float:
     """Return the largest absolute value; the largest float where one is NaN or infinite."""
     value = float(tensor.detach().abs().amax())
-    return min(value, sys.float_info.max)
+    return value if math.isfinite(value) else sys.float_info.max
 
 
 def _largest(found: list[tuple[int, float]], count: int) -> tuple[tuple[int, float], ...]:

@@ -91,7 +91,7 @@ class LayerPeaks(_Fact):
 
     layer: str
     median: float = Field(ge=0)
-    """Over all samples, of the largest absolute value in the sample."""
+    """Over all samples, of the largest absolute value in the sample; the lower of two."""
     peaks: tuple[tuple[int, float], ...]
     """Sample and largest absolute value, the largest first. What is not finite counts as the largest float."""
 
@@ -161,9 +161,14 @@ def make_scales(samples: Sequence[Sample]) -> Iterator[Sample]:
     for name, factor in SCALES.items():
         for sample in samples:
             tensors = _tensors(sample)
-            scaled = {key: value * factor if _is_floating(value) else value for key, value in tensors.items()}
+            scaled = {key: _times(value, factor) if _is_floating(value) else value for key, value in tensors.items()}
             if any(_is_floating(value) for value in tensors.values()) and _stays_finite(tensors, scaled):
                 yield _made(sample, Stratum.SCALES, f"scale-{name}/{sample.id}", scaled)
+
+
+def _times(tensor: "torch.Tensor", factor: float) -> "torch.Tensor":
+    """Multiply; by zero to +0 everywhere, so that all samples become the same one."""
+    return tensor * factor if factor else tensor.new_zeros(tensor.shape)
 
 
 def make_specials(sample: Sample, largest: Mapping[str, int], *, non_finite: bool) -> Iterator[Sample]:
@@ -361,7 +366,7 @@ def _format_shape(shape: Sequence[int | None]) -> str:
 MEANING: Mapping[Stratum, str] = MappingProxyType(
     {
         Stratum.REPRESENTATIVE: "nothing says how often something happens",
-        Stratum.ACTIVATION_EXTREMES: "a fault of large activations in one sample of a hundred is missed by half of such sets",
+        Stratum.ACTIVATION_EXTREMES: "a fault of large activations, in 1 % of the samples, is found by chance only",
         Stratum.SCALES: "saturation, overflow and underflow beyond the range of the samples are not tried",
         Stratum.LOW_MARGIN: "answers that small errors turn around are there by chance only",
         Stratum.SPECIALS: "all-zero, constant and denormal inputs are not tried",
