@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from validator.cli.golden import golden
-from validator.errors import DigestChanged, GoldenError
+from validator.errors import DigestChanged, ExitCode, GoldenError, UsageError
 
 
 @pytest.fixture
@@ -72,3 +72,79 @@ def test_help_imports_nothing_heavy(arguments):
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Usage:" in done.stdout
+
+
+# --- Strata ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    values = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    np.savez(tmp_path / "l.npz", x=values, labels=np.arange(40) % 3)
+    return tmp_path / "l.npz"
+
+
+def test_show_says_what_a_set_can_prove_and_what_it_lacks(labelled, tmp_path):
+    created = call("create", labelled, tmp_path / "set", "--strata", "scales,specials", "--limit", 32)
+    assert created.stderr == ""  # what is constant on purpose is no weakness
+    shown = call("show", tmp_path / "set").stdout
+    assert "  strata      32 representative, 21 scales, 2 specials\n" in shown
+    assert "  power       32 samples count for flips: none in them certifies a rate below 0.089 at 95 %" in shown
+    assert "  missing     shapes: only shapes that the samples have are tried\n" in shown
+    assert "  labels      3 different\n" in shown
+    assert "x [4]: 55 samples, fills batches of 1, 2, 7, 32\n" in shown
+    document = json.loads(call("show", tmp_path / "set", "--json").stdout)
+    assert document["strata"]["scales"] == 21
+    assert document["certified_rate"] == pytest.approx(1 - 0.05 ** (1 / 32))
+    assert set(document["missing"]) == {"activation-extremes", "low-margin", "shapes"}
+    assert document["groups"][0]["batch_sizes"] == [1, 2, 7, 32]
+
+
+def test_a_dataset_without_strata_is_representative_as_a_whole(npz, tmp_path):
+    call("create", npz, tmp_path / "set")
+    shown = call("show", tmp_path / "set").stdout
+    assert "  strata      9 representative\n" in shown
+    assert shown.count("  missing ") == 5
+    assert "9 samples, fills batches of 1, 2, 7\n" in shown
+
+
+def test_not_finite_samples_that_were_asked_for_are_no_weakness(labelled, tmp_path):
+    created = call("create", labelled, tmp_path / "set", "--strata", "specials", "--non-finite")
+    assert created.stderr == ""
+    assert "x, float32, 2 of" in call("show", tmp_path / "set").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--strata", "favourites"], "there is no stratum 'favourites'"),
+        (["--strata", "low-margin"], "the stratum low-margin has to ask the model, and none is named"),
+        (["--model", "models:/a/1"], "--model has no meaning without --strata"),
+        (["--largest-shape", "9"], "--largest-shape has no meaning without --strata"),
+        (["--non-finite"], "--non-finite has no meaning without --strata"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_strata_that_cannot_be_had_are_a_mistake_of_usage(labelled, tmp_path, options, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        call("create", labelled, tmp_path / "set", *options)
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--strata", "scales"]], ids=["plain", "strata"])
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"labels": np.zeros(5, np.int64)}, "5 labels for 9 samples"),
+        ({"labels": np.zeros(9, np.float32)}, "labels is float32"),
+        ({"labels": np.zeros((9, 2), np.int64)}, "not one integer per sample"),
+        ({"__labels__": np.zeros(5, np.int64)}, "what labels are called inside a golden dataset"),
+    ],
+    ids=["short", "no integers", "two each", "inner name"],
+)
+def test_labels_that_cannot_be_labels_are_refused(tmp_path, arrays, words, options):
+    np.savez(tmp_path / "d.npz", x=np.ones((9, 4), np.float32), **arrays)
+    with pytest.raises(GoldenError, match=words) as caught:
+        call("create", tmp_path / "d.npz", tmp_path / "set", *options)
+    assert caught.value.exit_code is ExitCode.USAGE

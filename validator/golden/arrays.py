@@ -9,6 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from validator.errors import GoldenError
+from validator.golden.format import LABELS_NAME
 from validator.golden.sample import Sample
 
 LABELS_ARRAY = "labels"
@@ -70,6 +71,11 @@ def split_arrays(arrays: Mapping[str, Any], *, title: str) -> Iterator[Sample]:
     Raises:
         GoldenError: no input, an array without axes, unequal lengths, no samples, or labels that are not integers.
     """
+    if LABELS_NAME in arrays:
+        raise GoldenError(
+            f"{title} has an array {LABELS_NAME}, which is what labels are called inside a golden dataset",
+            hint=f"call it {LABELS_ARRAY!r}",
+        )
     inputs = {name: array for name, array in arrays.items() if name != LABELS_ARRAY}
     labels = arrays.get(LABELS_ARRAY)
     if not inputs:
