@@ -1,9 +1,10 @@
 """`python -m benchmarks NAME [OPTIONS]`."""
 
 import argparse
+import sys
 from pathlib import Path
 
-from benchmarks import detection, startup, throughput
+from benchmarks import breadth, detection, startup, throughput
 
 
 def main() -> None:
@@ -20,14 +21,49 @@ def main() -> None:
     card = names.add_parser("detection", help="planted faults and healthy variants: what this gate and other rules say")
     card.add_argument("--quick", action="store_true", help="two networks, about a minute")
     card.add_argument("--output", type=Path, help="also write the card to this Markdown file")
+    zoo = names.add_parser("breadth", help="every classifier of torchvision and other kinds of model: false alarms")
+    zoo.add_argument("--policy", default="cpu", help="a built-in policy")
+    zoo.add_argument("--jobs", type=int, default=1, help="networks at a time; each gets its share of the cores")
+    _add_parts(zoo)
     asked = parser.parse_args()
     match asked.name:
         case "startup":
             startup.run()
         case "detection":
             detection.run(quick=asked.quick, output=asked.output)
+        case "breadth" if asked.merge:
+            sys.exit(breadth.merge(asked.merge, out=asked.out, page=asked.page))
+        case "breadth":
+            sys.exit(
+                breadth.run(
+                    only=asked.only,
+                    jobs=asked.jobs,
+                    out=asked.out,
+                    policy=asked.policy,
+                    shard=asked.shard,
+                    seconds=asked.seconds,
+                    page=asked.page,
+                )
+            )
         case _:
             throughput.run(samples=asked.samples, batch=asked.batch, policy=asked.policy)
+
+
+def _add_parts(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a benchmark that is run in parts."""
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these networks")
+    parser.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="every N-th network from the I-th")
+    parser.add_argument("--seconds", type=float, default=420.0, help="no network is begun later than this")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="results; what is in it already is not run again")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE.json", help="run nothing: put results together")
+    parser.add_argument("--page", type=Path, metavar="FILE.md", help="write the table to this file")
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text} is not like 1/2")
+    return int(index), int(count)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.harness import Ran, judge_runs, restored_switches, run_batches, run_row
+from benchmarks.layers import EncoderLayer
 from validator.backends.binding import flatten_outputs
 from validator.backends.catalog import CATALOG, Backend, expected_settings
 from validator.backends.interface import Environment
@@ -114,26 +115,6 @@ def small_vit() -> nn.Module:
         if name.endswith("bias") and parameter.abs().max() < 1e-3:  # as made; a bias of 1e-6 is not missed by anybody
             nn.init.normal_(parameter, std=0.05)
     return model.eval()
-
-
-class EncoderLayer(nn.Module):
-    """Attention with a mask, then two linear layers, each with a norm behind it."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.norms = nn.ModuleList(nn.LayerNorm(width, eps=1e-5) for _ in range(2))
-
-    def forward(self, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        """Take (batch, tokens, width) and which tokens are none of the padding."""
-        b, t, w = x.shape
-        q, k, v = (part.view(b, t, self.heads, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        scores = q @ k.transpose(-1, -2) / math.sqrt(w // self.heads)
-        shares = torch.softmax(scores.masked_fill(~keep[:, None, None, :], -math.inf), -1)
-        x = self.norms[0](x + self.out((shares @ v).transpose(1, 2).reshape(b, t, w)))
-        return self.norms[1](x + self.down(functional.gelu(self.up(x))))
 
 
 class Encoder(nn.Module):
