@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import breadth, detection, startup, throughput
+from benchmarks import breadth, cost, detection, startup, throughput
 
 
 def main() -> None:
@@ -25,6 +25,12 @@ def main() -> None:
     zoo.add_argument("--policy", default="cpu", help="a built-in policy")
     zoo.add_argument("--jobs", type=int, default=1, help="networks at a time; each gets its share of the cores")
     _add_parts(zoo)
+    bill = names.add_parser("cost", help="seconds of all passes over those of the plain forward passes; limit 2.5")
+    bill.add_argument("--only", nargs="+", default=cost.NETWORKS, metavar="NAME", help="classifiers of torchvision")
+    bill.add_argument("--samples", type=int, default=512)
+    bill.add_argument("--batch", type=int, default=32)
+    bill.add_argument("--policy", nargs="+", default=[], help="built-in policies; cpu, and default where a GPU is")
+    bill.add_argument("--out", type=Path, metavar="FILE.json", help="results, rewritten after each check")
     asked = parser.parse_args()
     match asked.name:
         case "startup":
@@ -43,6 +49,16 @@ def main() -> None:
                     shard=asked.shard,
                     seconds=asked.seconds,
                     page=asked.page,
+                )
+            )
+        case "cost":
+            sys.exit(
+                cost.run(
+                    names=asked.only,
+                    samples=asked.samples,
+                    batch=asked.batch,
+                    policies=asked.policy,
+                    out=asked.out,
                 )
             )
         case _:

@@ -1,9 +1,9 @@
 """Healthy networks of every kind through the whole gate: each that does not pass is a false alarm.
 
-Every network of `benchmarks.zoo` is exported with torch.export and an open batch, registered, and checked by the use case
-behind `validator check` with real workers: probe, fp64 reference, baseline, an ONNX file that the gate exports, eight
-golden samples. Where torch.export refuses an open batch, a program of one batch size is registered, and where it refuses
-that, too, the pickled module; what it said stands beside the verdict.
+Every network of `benchmarks.zoo` is exported with torch.export and an open batch, registered, and checked by the use
+case behind `validator check` with real workers: probe, fp64 reference, baseline, an ONNX file that the gate exports,
+eight golden samples. Where torch.export refuses an open batch, a program of one batch size is registered, and where it
+refuses that, too, the pickled module; what it said stands beside the verdict.
 """
 
 import json
@@ -308,7 +308,7 @@ def try_network(network: Network, *, policy: str, threads: int, folder: Path) ->
 
 
 def store(model: torch.nn.Module, network: Network, folder: Path) -> tuple[Form, list[str]]:
-    """Write a model folder as MLflow lays it out, in the first form that works; return what stood against the others."""
+    """Write a model folder as MLflow does, in the first form that works; return what stood against the others."""
     data = folder / "data"
     data.mkdir(parents=True)
     (folder / "MLmodel").write_text("flavors:\n  pytorch:\n    model_data: data\n", encoding="utf-8")

@@ -210,20 +210,27 @@ def networks() -> tuple[Network, ...]:
     """List all of them, what takes longest first."""
     import torchvision
 
-    classifiers = [_classifier(name) for name in torchvision.models.list_models(module=torchvision.models)]
+    classifiers = [classifier(name) for name in torchvision.models.list_models(module=torchvision.models)]
     found = {network.name: network for network in (*classifiers, *_others())}
     first = [found[name] for name in HEAVY if name in found]
     return (*first, *(network for name, network in found.items() if name not in HEAVY))
 
 
-def _classifier(name: str) -> Network:
-    side = SIDES.get(name, SIDE)
+def classifier(name: str, side: int | None = None) -> Network:
+    """Describe a classifier of torchvision.
+
+    Args:
+        name: torchvision's.
+        side: of its images, in pixels; None: the smallest that it takes.
+    """
+    side = side or SIDES.get(name, SIDE)
     options: dict[str, object] = {"num_classes": 100}
     if name.startswith("vit_"):
         options["image_size"] = side
     if name in ("googlenet", "inception_v3"):
         options |= {"init_weights": False, "aux_logits": False}
-    return Network(name=name, kind="classification", make=_torchvision(name, **options), draw=normal(x=(3, side, side)))
+    make = _torchvision(name, **options)
+    return Network(name=name, kind="classification", make=make, draw=normal(x=(3, side, side)))
 
 
 def _torchvision(name: str, **options: object) -> Callable[[], nn.Module]:
