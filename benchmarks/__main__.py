@@ -20,7 +20,9 @@ def main() -> None:
     full.add_argument("--policy", default="cpu", help="`default` on a GPU machine")
     card = names.add_parser("detection", help="planted faults and healthy variants: what this gate and other rules say")
     card.add_argument("--quick", action="store_true", help="two networks, about a minute")
-    card.add_argument("--output", type=Path, help="also write the card to this Markdown file")
+    card.add_argument("--jobs", type=int, default=1, help="networks at a time, one thread each")
+    card.add_argument("--device", choices=("cpu", "cuda"), help="cuda where there is a GPU")
+    _add_parts(card)
     zoo = names.add_parser("breadth", help="every classifier of torchvision and other kinds of model: false alarms")
     zoo.add_argument("--policy", default="cpu", help="a built-in policy")
     zoo.add_argument("--jobs", type=int, default=1, help="networks at a time; each gets its share of the cores")
@@ -35,8 +37,21 @@ def main() -> None:
     match asked.name:
         case "startup":
             startup.run()
+        case "detection" if asked.merge:
+            sys.exit(detection.merge(asked.merge, out=asked.out, page=asked.page))
         case "detection":
-            detection.run(quick=asked.quick, output=asked.output)
+            sys.exit(
+                detection.run(
+                    quick=asked.quick,
+                    only=asked.only,
+                    shard=asked.shard,
+                    jobs=asked.jobs,
+                    seconds=asked.seconds,
+                    device=asked.device,
+                    out=asked.out,
+                    page=asked.page,
+                )
+            )
         case "breadth" if asked.merge:
             sys.exit(breadth.merge(asked.merge, out=asked.out, page=asked.page))
         case "breadth":

@@ -8,13 +8,11 @@ refuses that, too, the pickled module; what it said stands beside the verdict.
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 from threading import Lock
@@ -24,6 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from benchmarks.machine import Machine, this_machine
+from benchmarks.parts import choose_shard, run_part, run_parts, write_whole
 from benchmarks.zoo import Network, networks, stack
 from validator.backends.onnx_export import exporter_reason
 from validator.backends.torch_program import quiet_libraries
@@ -135,26 +134,24 @@ def run(
     survey = Survey(machine=this_machine(), policy=policy, jobs=jobs)
     if out is not None and out.exists():
         survey = survey.with_(read(out).tried)
-    wanted = choose(only, shard)
-    todo = [n for n in wanted if n.name not in {t.name for t in survey.tried}]
+    known = {network.name: network for network in networks()}
+    done = {t.name for t in survey.tried}
+    todo = [name for name in choose_shard(list(known), only, shard) if name not in done]
     threads = max(1, len(os.sched_getaffinity(0)) // jobs)
     lock = Lock()
 
-    def work(network: Network) -> None:
+    def work(name: str) -> None:
         nonlocal survey
-        if time.perf_counter() - started > seconds:
-            return
-        tried = in_process(network, policy=policy, threads=threads)
+        arguments = (name, policy, str(threads))
+        result = run_part("benchmarks.breadth", arguments, limit_s=LIMIT_S)
+        tried = _broken(known[name], result) if isinstance(result, str) else Tried.model_validate_json(result)
         with lock:
             survey = survey.with_([tried])
             if out is not None:
-                write(survey, out)
+                write_whole(survey, out)
             print(line(tried), flush=True)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(work, todo))
-    done = {t.name for t in survey.tried}
-    left = [network.name for network in wanted if network.name not in done]
+    left = run_parts(todo, work, jobs=jobs, seconds=seconds, started=started)
     print(f"{summary(survey)}; {time.perf_counter() - started:.0f} s")
     if left:
         print(f"not begun within {seconds:.0f} s: {', '.join(left)}; run the same command again")
@@ -168,7 +165,7 @@ def merge(files: Sequence[Path], *, out: Path | None, page: Path | None) -> int:
     surveys = [read(file) for file in files]
     survey = surveys[0].with_(t for s in surveys[1:] for t in s.tried)
     if out is not None:
-        write(survey, out)
+        write_whole(survey, out)
     if page is not None:
         page.write_text(render(survey), encoding="utf-8")
     print(render(survey))
@@ -179,58 +176,28 @@ def _is_bad(survey: Survey) -> bool:
     return any(t.standing in (Standing.FALSE_ALARM, Standing.BROKEN) for t in survey.tried)
 
 
-def choose(only: Sequence[str], shard: tuple[int, int]) -> list[Network]:
-    """Select networks by name, then one of n shards."""
-    every = networks()
-    if unknown := set(only) - {n.name for n in every}:
-        raise SystemExit(f"no network {', '.join(sorted(unknown))}; there are {', '.join(n.name for n in every)}")
-    wanted = [n for n in every if not only or n.name in only]
-    return wanted[shard[0] - 1 :: shard[1]]
-
-
 def read(path: Path) -> Survey:
     """Read results."""
     return Survey.model_validate_json(path.read_bytes())
 
 
-def write(survey: Survey, path: Path) -> None:
-    """Write results, whole or not at all."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(survey.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
-
-
-def in_process(network: Network, *, policy: str, threads: int) -> Tried:
-    """Try a network in a fresh process, in a folder that goes with it."""
-    with tempfile.TemporaryDirectory(prefix="validator-breadth-") as folder:
-        result = Path(folder) / "tried.json"
-        command = [sys.executable, "-m", "benchmarks.breadth", network.name, policy, str(threads), str(result)]
-        log = Path(folder) / "log"
-        try:
-            with log.open("wb") as stream:
-                environment = os.environ | {"TMPDIR": folder}
-                subprocess.run(command, stdout=stream, stderr=stream, env=environment, timeout=LIMIT_S, check=False)
-            why = "it ended without a result"
-        except subprocess.TimeoutExpired:
-            why = f"not done within {LIMIT_S:.0f} s"
-        if result.exists():
-            return Tried.model_validate_json(result.read_bytes())
-        tail = log.read_text(errors="replace").strip().splitlines()[-1:]
-        return Tried(
-            name=network.name,
-            kind=network.kind,
-            inputs=describe_inputs(network),
-            parameters=0,
-            form=Form.OPEN,
-            standing=Standing.BROKEN,
-            verdict="none",
-            reason=": ".join([why, *tail]),
-            ratios={},
-            nearest=0.0,
-            seconds=0.0,
-            export_seconds=0.0,
-            onnx_seconds=0.0,
-        )
+def _broken(network: Network, why: str) -> Tried:
+    """Say that a network was not even checked."""
+    return Tried(
+        name=network.name,
+        kind=network.kind,
+        inputs=describe_inputs(network),
+        parameters=0,
+        form=Form.OPEN,
+        standing=Standing.BROKEN,
+        verdict="none",
+        reason=why,
+        ratios={},
+        nearest=0.0,
+        seconds=0.0,
+        export_seconds=0.0,
+        onnx_seconds=0.0,
+    )
 
 
 # --- The child -------------------------------------------------------------------------------------------------------
@@ -464,8 +431,8 @@ def _code(text: str) -> str:
 def main() -> None:
     """Try one network: the child's end."""
     name, policy, threads, result = sys.argv[1:]
-    (network,) = choose([name], (1, 1))
-    folder = Path(tempfile.mkdtemp())
+    network = next(network for network in networks() if network.name == name)
+    folder = Path(tempfile.mkdtemp())  # in the parent's folder for this process, which goes with it
     tried = try_network(network, policy=policy, threads=int(threads), folder=folder)
     Path(result).write_text(tried.model_dump_json(), encoding="utf-8")
 

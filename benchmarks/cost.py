@@ -216,8 +216,8 @@ def _rows(checked: Runs, plain: Runs) -> Iterator[Row]:
 def render(bill: Bill) -> str:
     """Write a bill for people."""
     lines = [
-        f"{bill.network}, {bill.samples} samples of 3x{SIDE}x{SIDE}, batch {bill.batch}, policy {bill.policy}, "
-        f"{bill.machine}: {bill.verdict}",
+        f"{bill.network}, {bill.samples} samples of 3x{SIDE}x{SIDE}, batch {bill.batch}, policy {bill.policy}",
+        f"  {bill.machine}; verdict {bill.verdict}",
         f"  {'row':<22} {'jobs':>4} {'main':>9} {'all passes':>11} {'plain':>9} {'all/main':>9} {'all/plain':>9}",
     ]
     for row in bill.rows:

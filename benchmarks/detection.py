@@ -9,37 +9,43 @@ import contextlib
 import copy
 import io
 import math
-import platform
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from onnx import helper, numpy_helper
+from pydantic import BaseModel, ConfigDict
 from torch import nn
 from torch.nn import functional
 
 from benchmarks.harness import Ran, judge_runs, restored_switches, run_batches, run_row
 from benchmarks.layers import EncoderLayer
+from benchmarks.machine import Machine, this_machine
+from benchmarks.parts import choose_shard, run_part, run_parts, write_whole
 from validator.backends.binding import flatten_outputs
 from validator.backends.catalog import CATALOG, Backend, expected_settings
 from validator.backends.interface import Environment
 from validator.backends.torch_program import quiet_libraries
 from validator.judge import Check, Verdict
 from validator.policy import Policy
+from validator.report.model import Number
 
 BATCH = 4
 POWERS = (-10, 10, 0)
 """Units of the outputs, as powers of two; the networks' own last."""
 STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 LAYERS = ("first", "middle", "last")
+LIMIT_S = 560.0
+"""Of one network."""
 Array = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -147,6 +153,46 @@ def sentences(count: int) -> torch.Tensor:
     return torch.where(torch.arange(32)[None] < lengths, ids, 0)
 
 
+BAND = 50
+"""Tokens of one topic: ten topics share 500 token numbers."""
+TRAINING_STEPS = 100
+ACCURACY = 0.9
+
+
+def essays(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw sentences in which two tokens of three are of one topic; return them, and the topics."""
+    generator = torch.Generator().manual_seed(seed)
+    topics = torch.randint(0, 10, (count, 1), generator=generator)
+    words = topics * BAND + torch.randint(0, BAND, (count, 32), generator=generator)
+    any_words = torch.randint(1, 500, (count, 32), generator=generator)
+    ids = torch.where(torch.rand((count, 32), generator=generator) < 2 / 3, words, any_words).clamp(min=1)
+    lengths = torch.randint(8, 33, (count, 1), generator=generator)
+    return torch.where(torch.arange(32)[None] < lengths, ids, 0), topics[:, 0]
+
+
+def trained_encoder() -> nn.Module:
+    """Train the encoder to name the topic of a sentence, for some seconds on one core.
+
+    Raises:
+        RuntimeError: it has not learnt it.
+    """
+    torch.manual_seed(13)
+    model = Encoder()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(TRAINING_STEPS):
+        ids, topics = essays(32, 1_000 + step)
+        optimiser.zero_grad()
+        functional.nll_loss(torch.log(model(ids) + 1e-9), topics).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    model.eval()
+    ids, topics = essays(256, 14)
+    with torch.no_grad():
+        accuracy = (model(ids).argmax(-1) == topics).float().mean().item()
+    if not accuracy >= ACCURACY:
+        raise RuntimeError(f"the encoder names {accuracy:.0%} of the topics after {TRAINING_STEPS} steps")
+    return model
+
+
 NETWORKS = (
     Network(name="EfficientNet-Lite0", make=trained, inputs=lambda: {"inputs": photographs(12, 224)}),
     Network(
@@ -160,6 +206,7 @@ NETWORKS = (
     ),
     Network(name="ViT, 4 layers", make=small_vit, inputs=lambda: {"x": photographs(16, 64)}),
     Network(name="encoder, 4 layers", make=encoder, inputs=lambda: {"ids": sentences(16)}),
+    Network(name="encoder, trained", make=trained_encoder, inputs=lambda: {"ids": essays(16, 15)[0]}),
 )
 QUICK = ("resnet18", "encoder, 4 layers")
 
@@ -444,28 +491,59 @@ NAMES = (GATE, *RULES)
 # --- Running ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(kw_only=True)
-class Trial:
+class Trial(BaseModel):
     """One candidate and what the rules said."""
 
-    network: str
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     what: str
-    blocked: dict[tuple[str, int], bool]
-    """By rule, and by the power of two that all outputs are multiplied by."""
-    ratio: float
+    blocked: dict[str, tuple[bool, ...]]
+    """By rule; one for each of the POWERS of two that all outputs are multiplied by."""
+    ratio: Number
     """The largest error ratio over its limit."""
 
 
-@dataclass(kw_only=True)
-class Card:
-    """Everything that was tried."""
+class SweepTrial(BaseModel):
+    """One channel of one layer, larger by a step."""
 
-    faults: list[Trial] = field(default_factory=list)
-    healthy: list[Trial] = field(default_factory=list)
-    sweep: dict[tuple[str, str, float], Trial] = field(default_factory=dict)
-    """By network, layer and step."""
-    idle: list[str] = field(default_factory=list)
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    place: str
+    step: float
+    trial: Trial
+
+
+class Card(BaseModel):
+    """Everything that was tried on one network on one machine."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    network: str
+    machine: Machine
+    quick: bool
+    seconds: float = 0.0
+    faults: list[Trial] = []
+    healthy: list[Trial] = []
+    sweep: list[SweepTrial] = []
+    idle: list[str] = []
     """Faults that changed no bit."""
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """Which card it is: the network, and whether it was run on a GPU."""
+        return self.network, self.machine.gpu is not None
+
+
+class Cards(BaseModel):
+    """Cards of several networks, and perhaps of two machines."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    cards: list[Card] = []
+
+    def add(self, cards: Sequence[Card]) -> None:
+        """Add cards; one of the same network on the same kind of machine is replaced."""
+        self.cards = list(({card.key: card for card in self.cards} | {card.key: card for card in cards}).values())
 
 
 VARIANT = "eager-variant"
@@ -499,7 +577,7 @@ class Bench:
         reference = CATALOG["reference"].model_copy(update={"device": device})
         self.reference = run_row(reference, self.program, self.inputs, batch=BATCH)
         self.baseline = run_row(CATALOG["eager-cpu"], self.program, self.inputs, batch=BATCH)
-        self.healthy = self.run_onnx(self.proto)
+        self.healthy = self._run_on_cpu(self.proto)
 
     def _export(self, model: nn.Module, name: str) -> tuple[Path, onnx.ModelProto]:
         """Export as the gate does: through torch.export, with an open batch."""
@@ -524,15 +602,16 @@ class Bench:
 
     def judge(self, what: str, candidate: Ran) -> Trial:
         """Ask every rule about one candidate."""
-        blocked: dict[tuple[str, int], bool] = {}
+        blocked: dict[str, list[bool]] = {name: [] for name in NAMES}
         (output,) = self.reference.outputs
         policy = policy_for(candidate.row)
         for power in POWERS:
             runs = [scaled(run, power) for run in (self.reference, self.baseline, candidate)]
             decision = judge_runs(policy, *runs)
-            blocked[GATE, power] = decision.verdict is not Verdict.PASS
+            blocked[GATE].append(decision.verdict is not Verdict.PASS)
             y, b, c = (run.values(output).astype(np.float64) for run in runs)
-            blocked |= {(name, power): not rule(y, b, c) for name, rule in RULES.items()}
+            for name, rule in RULES.items():
+                blocked[name].append(not rule(y, b, c))
             ratios = [
                 f.measured / f.limit
                 for f in decision.findings
@@ -541,7 +620,8 @@ class Bench:
                 and f.limit
                 and f.backend == candidate.row.name
             ]
-        return Trial(network=self.network.name, what=what, blocked=blocked, ratio=max(ratios, default=math.nan))
+        said = {name: tuple(answers) for name, answers in blocked.items()}
+        return Trial(what=what, blocked=said, ratio=max(ratios, default=math.nan))
 
     def faults(self, card: Card) -> None:
         """Plant each fault in turn."""
@@ -554,15 +634,18 @@ class Bench:
             self._try(card, "BatchNorm eps x 10", self._export(other, "eps")[1])
 
     def _try(self, card: Card, what: str, proto: onnx.ModelProto) -> None:
-        candidate = self.run_onnx(proto)
-        if self._is_idle(candidate):
-            card.idle.append(f"{self.network.name}: {what}")
+        if self._is_idle(proto):
+            card.idle.append(what)
         else:
-            card.faults.append(self.judge(what, candidate))
+            card.faults.append(self.judge(what, self.run_onnx(proto)))
 
-    def _is_idle(self, candidate: Ran) -> bool:
+    def _is_idle(self, proto: onnx.ModelProto) -> bool:
+        """Whether a fault changes no bit. Asked on the CPU, which gives the same bits for the same function."""
         (output,) = self.reference.outputs
-        return candidate.values(output).tobytes() == self.healthy.values(output).tobytes()
+        return self._run_on_cpu(proto).values(output).tobytes() == self.healthy.values(output).tobytes()
+
+    def _run_on_cpu(self, proto: onnx.ModelProto) -> Ran:
+        return self.run_onnx(proto, CATALOG["onnxruntime-cpu"])
 
     def sweep(self, card: Card, places: Sequence[str]) -> None:
         """Make one channel larger by less and less."""
@@ -572,14 +655,14 @@ class Bench:
                 file = File(self.proto)
                 scale_channel(place, step, rank)(file)
                 trial = self.judge(f"{place} layer: one channel x (1 + {step:g})", self.run_onnx(file.proto))
-                card.sweep[self.network.name, place, step] = trial
+                card.sweep.append(SweepTrial(place=place, step=step, trial=trial))
 
     def _live_rank(self, place: str) -> float:
         """Find a channel that the outputs depend on at all."""
         for rank in (0.5, 0.75, 0.9, 1.0):
             file = File(self.proto)
             scale_channel(place, STEPS[0], rank)(file)
-            if not self._is_idle(self.run_onnx(file.proto)):
+            if not self._is_idle(file.proto):
                 return rank
         return 1.0
 
@@ -651,126 +734,238 @@ atol see one step more of a network whose outputs are large. The table above say
 1e-06 of the ONNX backend tests are false alarms, which need no fault."""
 
 
-def run(*, quick: bool, output: Path | None) -> None:
-    """Try everything and print the card.
+def run(
+    *,
+    quick: bool,
+    only: Sequence[str],
+    shard: tuple[int, int],
+    jobs: int,
+    seconds: float,
+    device: str | None,
+    out: Path | None,
+    page: Path | None,
+) -> int:
+    """Try everything and print the card, each network in a process of its own.
 
     Args:
         quick: two networks and one layer of the sweep.
-        output: also write it here.
+        only: networks; none: all.
+        shard: (i, n): every n-th network, from the i-th on.
+        jobs: networks at a time.
+        seconds: no network is begun later than this.
+        device: `cpu` or `cuda`; None: `cuda` where there is a GPU.
+        out: JSON, rewritten after each network. What is in it already is not tried again.
+        page: Markdown file.
+
+    Returns:
+        The exit code: 1 if a network did not get through, or is left to do.
     """
     started = time.perf_counter()
-    torch.set_num_threads(1)
-    card, networks = Card(), [n for n in NETWORKS if not quick or n.name in QUICK]
-    for network in networks:
-        with tempfile.TemporaryDirectory(prefix="validator-detection-") as folder:
-            bench = Bench(network, Path(folder))
-            bench.variants(card)
-            bench.faults(card)
-            bench.sweep(card, ["middle"] if quick else LAYERS)
-        print(f"{network.name}: {time.perf_counter() - started:.0f} s so far", flush=True)
-    text = render(card, networks, quick=quick, seconds=time.perf_counter() - started)
+    on_gpu = device == "cuda" or (device is None and torch.cuda.is_available())
+    cards = read_cards([out]) if out is not None and out.exists() else Cards()
+    done = {card.network for card in cards.cards if card.key[1] is on_gpu and card.quick is quick}
+    names = [network.name for network in NETWORKS if not quick or network.name in QUICK]
+    todo = [name for name in choose_shard(names, only, shard) if name not in done]
+    variables = {} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""}
+    broken: list[str] = []
+    lock = Lock()
+
+    def work(name: str) -> None:
+        arguments = (name, "quick" if quick else "full", "cuda" if on_gpu else "cpu")
+        result = run_part("benchmarks.detection", arguments, limit_s=LIMIT_S, variables=variables)
+        with lock:
+            if isinstance(result, str):
+                broken.append(name)
+                print(f"{name}: {result}", flush=True)
+                return
+            card = Card.model_validate_json(result)
+            cards.add([card])
+            if out is not None:
+                write_whole(cards, out)
+            print(f"{name}: {card.seconds:.0f} s, {time.perf_counter() - started:.0f} s so far", flush=True)
+
+    left = run_parts(todo, work, jobs=jobs, seconds=seconds, started=started)
+    if cards.cards:
+        publish(cards, page)
+    if left:
+        print(f"not begun within {seconds:.0f} s: {', '.join(left)}; run the same command again")
+    return 1 if broken or left else 0
+
+
+def merge(files: Sequence[Path], *, out: Path | None, page: Path | None) -> int:
+    """Put the cards of several runs together, of a machine with a GPU and of one without, and print the page."""
+    cards = read_cards(files)
+    if out is not None:
+        write_whole(cards, out)
+    publish(cards, page)
+    return 0
+
+
+def read_cards(files: Sequence[Path]) -> Cards:
+    """Read cards; of two of the same network on the same kind of machine the later one counts."""
+    cards = Cards()
+    for file in files:
+        cards.add(Cards.model_validate_json(file.read_bytes()).cards)
+    return cards
+
+
+def publish(cards: Cards, page: Path | None) -> None:
+    """Print the page, and write it."""
+    text = render(cards.cards)
     print(text)
-    if output is not None:
-        output.write_text(text, encoding="utf-8")
+    if page is not None:
+        page.write_text(text, encoding="utf-8")
 
 
-def render(card: Card, networks: Sequence[Network], *, quick: bool, seconds: float) -> str:
-    """Write the card as Markdown."""
-    names = [network.name for network in networks]
-    command = "python -m benchmarks detection" + (" --quick" if quick else "")
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ", no GPU"
-    missed = [t for t in card.faults if not t.blocked[GATE, 0]]
-    alarms = [t for t in card.healthy if t.blocked[GATE, 0]]
-    lines = [
-        "# What it finds",
-        "",
-        f"`{command}` on {_processor()}{gpu}, one thread, took {seconds:.0f} s.",
-        f"torch {torch.__version__}, ONNX Runtime {onnxruntime.__version__}, Python {platform.python_version()}.",
-        "",
-        *(__doc__ or "").strip().splitlines(),
-        "",
-        f"{len(card.faults)} faults, {len(card.healthy)} healthy variants, {len(names)} networks:",
-        "",
-        *_score_table(card, names),
-        "",
-        "Found of planted, per network and in all; false alarms of healthy variants. Every rule but the gate's and",
-        "`same()` compares with eager fp32 on the CPU, as its users do; top-1 must agree on every sample.",
-        "",
-        "## The same answers in another unit",
-        "",
-        "All outputs, the reference's and the baseline's too, multiplied by 2^-10 and by 2^10, which rounds nothing.",
-        "",
-        *_unit_table(card),
-        "",
-        "## The smallest fault that is found",
-        "",
-        "One channel of one layer is larger by a share d, in "
-        + ("the middle layer" if quick else "the first, the middle and the last layer")
-        + ": the smallest d of",
-        f"{', '.join(f'{s:g}' for s in STEPS)} that is found, and every larger one too, in each of these layers.",
-        "",
-        *_sweep_table(card, names, ["middle"] if quick else LAYERS),
-        "",
-        "## What the gate missed, and where it was wrong",
-        "",
-        *([f"- missed: {t.network}, {t.what}; {t.ratio:.2g} of the limit" for t in missed] or ["- missed: nothing"]),
-        *(
-            [f"- false alarm: {t.network}, {t.what}; {t.ratio:.2g} of the limit" for t in alarms]
-            or ["- false alarms: none"]
-        ),
-        f"- the healthy variant nearest to its limit: {_nearest(card.healthy)}",
-        *([f"- not counted, for it changed no bit of any output: {what}" for what in card.idle]),
-        "",
-        *NOTES.splitlines(),
-        "",
-    ]
-    return "\n".join(lines)
+def try_network(network: Network, *, quick: bool, device: str) -> Card:
+    """Try everything on one network.
+
+    Args:
+        network: one of NETWORKS.
+        quick: one layer of the sweep.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        SystemExit: there is no GPU, and one was asked for.
+    """
+    started = time.perf_counter()
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("there is no GPU here that torch can use")
+    torch.set_num_threads(1)
+    card = Card(network=network.name, machine=this_machine(), quick=quick)
+    with tempfile.TemporaryDirectory(prefix="validator-detection-") as folder:
+        bench = Bench(network, Path(folder))
+        bench.variants(card)
+        bench.faults(card)
+        bench.sweep(card, ["middle"] if quick else LAYERS)
+    card.seconds = round(time.perf_counter() - started, 1)
+    return card
 
 
-def _score_table(card: Card, names: Sequence[str]) -> Iterator[str]:
-    yield f"| rule | {' | '.join(names)} | found | false alarms |"
-    yield "|---" * (len(names) + 3) + "|"
+def render(cards: Sequence[Card]) -> str:
+    """Write the page: one group of tables for the CPU, one for the GPU, and both side by side before."""
+    order = [network.name for network in NETWORKS]
+    groups: dict[str, list[Card]] = {}
+    for card in sorted(cards, key=lambda c: (c.key[1], order.index(c.network))):
+        groups.setdefault("GPU" if card.key[1] else "CPU", []).append(card)
+    quick = all(card.quick for card in cards)
+    lines = ["# What it finds", ""]
+    for title, group in groups.items():
+        command = "python -m benchmarks detection" + (" --quick" if quick else "")
+        machines = "; ".join(dict.fromkeys(str(card.machine) for card in group))
+        took = sum(card.seconds for card in group)
+        lines += [f"{title}: `{command}` on {machines}; one thread a network, {took:.0f} s in all.", ""]
+    lines += [*(__doc__ or "").strip().splitlines(), ""]
+    counts = (
+        f"{title}: {sum(len(c.faults) for c in group)} faults, {sum(len(c.healthy) for c in group)} healthy variants, "
+        f"{len(group)} networks"
+        for title, group in groups.items()
+    )
+    lines += [*(f"{text}." for text in counts), "", *_side_by_side(groups), "", *READING.splitlines(), ""]
+    for title, group in groups.items():
+        lines += [f"## Network by network, {title}", "", *_score_table(group), ""]
+    lines += ["## The same answers in another unit", "", *UNITS.splitlines(), ""]
+    for title, group in groups.items():
+        lines += [f"{title}:", "", *_unit_table(group), ""]
+    places = ["middle"] if quick else LAYERS
+    steps = ", ".join(f"{s:g}" for s in STEPS)
+    where = "the middle layer" if quick else "the first, the middle and the last layer"
+    lines += ["## The smallest fault that is found", ""]
+    lines += [f"One channel of one layer is larger by a share d, in {where}: the smallest d of"]
+    lines += [f"{steps} that is found, and every larger one too, in each of these layers.", ""]
+    for title, group in groups.items():
+        lines += [f"{title}:", "", *_sweep_table(group, places), ""]
+    lines += ["## What the gate missed, and where it was wrong", ""]
+    for title, group in groups.items():
+        lines += list(_exceptions(title, group))
+    return "\n".join([*lines, "", *NOTES.splitlines(), ""])
+
+
+READING = """\
+Found of planted; false alarms of healthy variants. Every rule but the gate's and `same()` compares with eager fp32 on
+the CPU, as its users do; top-1 must agree on every sample. On a GPU the faults are planted in what `onnxruntime-gpu`
+runs, and eager CUDA with and without cuDNN is among the healthy variants.
+
+On a large machine `--jobs 6` runs all networks at once; with `--out FILE.json` the results are written after every
+network, and what is in the file is not run again; `--only NAME ...` and `--shard 1/2` run a part, `--device cpu` leaves
+the GPU alone, and `--merge CPU.json GPU.json --page docs/detection.md` makes this page."""
+
+UNITS = "All outputs, the reference's and the baseline's too, multiplied by 2^-10 and by 2^10, which rounds nothing."
+
+
+def _side_by_side(groups: Mapping[str, Sequence[Card]]) -> Iterator[str]:
+    yield f"| rule | {' | '.join(f'found, {title} | false alarms, {title}' for title in groups)} |"
+    yield "|---" * (1 + 2 * len(groups)) + "|"
     for rule in NAMES:
-        cells = [_count([t for t in card.faults if t.network == name], rule) for name in names]
-        yield f"| {rule} | {' | '.join(cells)} | {_count(card.faults, rule)} | {_count(card.healthy, rule)} |"
+        cells = (_counts(group, rule) for group in groups.values())
+        yield f"| {rule} | {' | '.join(cells)} |"
 
 
-def _unit_table(card: Card) -> Iterator[str]:
+def _exceptions(title: str, group: Sequence[Card]) -> Iterator[str]:
+    missed = [(c, t) for c in group for t in c.faults if not _is_blocked(t, GATE)]
+    alarms = [(c, t) for c in group for t in c.healthy if _is_blocked(t, GATE)]
+    for what, trials in (("missed", missed), ("false alarms", alarms)):
+        yield from (f"- {title}, {what}: {c.network}, {t.what}; {t.ratio:.2g} of the limit" for c, t in trials)
+        if not trials:
+            yield f"- {title}, {what}: none"
+    card, nearest = max(((c, t) for c in group for t in c.healthy), key=lambda pair: pair[1].ratio)
+    yield (
+        f"- {title}, the healthy variant nearest to its limit: {card.network}, {nearest.what}; "
+        f"{nearest.ratio:.2g} of the limit"
+    )
+    for c in group:
+        yield from (f"- {title}, not counted, for it changed no bit of any output: {c.network}: {i}" for i in c.idle)
+
+
+def _score_table(group: Sequence[Card]) -> Iterator[str]:
+    yield f"| rule | {' | '.join(card.network for card in group)} | found | false alarms |"
+    yield "|---" * (len(group) + 3) + "|"
+    for rule in NAMES:
+        cells = [_count(card.faults, rule) for card in group]
+        yield f"| {rule} | {' | '.join(cells)} | {_counts(group, rule)} |"
+
+
+def _unit_table(group: Sequence[Card]) -> Iterator[str]:
     yield "| rule | found, x 1/1024 | false alarms, x 1/1024 | found, x 1024 | false alarms, x 1024 |"
     yield "|---" * 5 + "|"
     for rule in NAMES:
-        counts = [_count(trials, rule, power) for power in (-10, 10) for trials in (card.faults, card.healthy)]
-        yield f"| {rule} | {' | '.join(counts)} |"
+        yield f"| {rule} | {' | '.join(_counts(group, rule, power) for power in (-10, 10))} |"
+
+
+def _counts(group: Sequence[Card], rule: str, power: int = 0) -> str:
+    """Two cells: found, false alarms."""
+    found = _count([t for card in group for t in card.faults], rule, power)
+    return f"{found} | {_count([t for card in group for t in card.healthy], rule, power)}"
 
 
 def _count(trials: Sequence[Trial], rule: str, power: int = 0) -> str:
-    return f"{sum(t.blocked[rule, power] for t in trials)} of {len(trials)}"
+    return f"{sum(_is_blocked(t, rule, power) for t in trials)} of {len(trials)}"
 
 
-def _sweep_table(card: Card, names: Sequence[str], places: Sequence[str]) -> Iterator[str]:
-    yield f"| rule | {' | '.join(names)} |"
-    yield "|---" * (len(names) + 1) + "|"
+def _is_blocked(trial: Trial, rule: str, power: int = 0) -> bool:
+    return trial.blocked[rule][POWERS.index(power)]
+
+
+def _sweep_table(group: Sequence[Card], places: Sequence[str]) -> Iterator[str]:
+    yield f"| rule | {' | '.join(card.network for card in group)} |"
+    yield "|---" * (len(group) + 1) + "|"
     for rule in NAMES:
-        yield f"| {rule} | {' | '.join(_smallest(card, name, places, rule) for name in names)} |"
+        yield f"| {rule} | {' | '.join(_smallest(card, places, rule) for card in group)} |"
 
 
-def _smallest(card: Card, network: str, places: Sequence[str], rule: str) -> str:
-    found = [
-        step
-        for step in STEPS
-        if all(card.sweep[network, p, s].blocked[rule, 0] for p in places for s in STEPS if s >= step)
-    ]
+def _smallest(card: Card, places: Sequence[str], rule: str) -> str:
+    blocked = {(s.place, s.step): _is_blocked(s.trial, rule) for s in card.sweep}
+    found = [step for step in STEPS if all(blocked[p, s] for p in places for s in STEPS if s >= step)]
     return f"{min(found):g}" if found else "none"
 
 
-def _nearest(trials: Sequence[Trial]) -> str:
-    nearest = max(trials, key=lambda t: t.ratio)
-    return f"{nearest.network}, {nearest.what}; {nearest.ratio:.2g} of the limit"
+def main() -> None:
+    """Try one network: the child's end."""
+    name, depth, device, result = sys.argv[1:]
+    network = next(network for network in NETWORKS if network.name == name)
+    card = try_network(network, quick=depth == "quick", device=device)
+    Path(result).write_text(card.model_dump_json(), encoding="utf-8")
 
 
-def _processor() -> str:
-    """Name the CPU."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+if __name__ == "__main__":
+    main()
