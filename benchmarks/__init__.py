@@ -1,1 +1,1 @@
-"""Measurements of speed and memory, kept out of the tests: `python -m benchmarks startup | throughput | detection`."""
+"""Measurements, kept out of the tests: `python -m benchmarks startup | throughput | cost | detection | breadth`."""

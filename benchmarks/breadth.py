@@ -37,8 +37,8 @@ from validator.report.progress import JobEvent, SilentProgress
 
 SAMPLES = 8
 BATCH = 4
-LIMIT_S = 420.0
-"""Of one network, all in all."""
+DEADLINE_S = 420.0
+"""Of each of the gate's workers."""
 
 
 class Form(StrEnum):
@@ -121,7 +121,7 @@ def run(
     Args:
         only: names; none: all.
         jobs: networks at a time; each gets its share of the cores.
-        out: JSON, rewritten after each network. What is in it already is not tried again.
+        out: JSON, rewritten after each network. What is in it is not tried again, unless it was broken.
         policy: a built-in one.
         shard: (i, n): every n-th network, from the i-th on.
         seconds: no network is begun later than this.
@@ -135,15 +135,15 @@ def run(
     if out is not None and out.exists():
         survey = survey.with_(read(out).tried)
     known = {network.name: network for network in networks()}
-    done = {t.name for t in survey.tried}
+    done = {t.name for t in survey.tried if t.standing is not Standing.BROKEN}
     todo = [name for name in choose_shard(list(known), only, shard) if name not in done]
     threads = max(1, len(os.sched_getaffinity(0)) // jobs)
     lock = Lock()
 
-    def work(name: str) -> None:
+    def work(name: str, limit_s: float) -> None:
         nonlocal survey
         arguments = (name, policy, str(threads))
-        result = run_part("benchmarks.breadth", arguments, limit_s=LIMIT_S)
+        result = run_part("benchmarks.breadth", arguments, limit_s=limit_s)
         tried = _broken(known[name], result) if isinstance(result, str) else Tried.model_validate_json(result)
         with lock:
             survey = survey.with_([tried])
@@ -208,11 +208,16 @@ class ExportClock(SilentProgress):
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._started = 0.0
 
     def job(self, event: JobEvent) -> None:
         """Start at the export's start, stop at its end."""
-        if event.backend == "export" and event.kind in ("started", "finished"):
-            self.seconds = time.perf_counter() - self.seconds
+        if event.backend != "export":
+            return
+        if event.kind == "started":
+            self._started = time.perf_counter()
+        if event.kind == "finished":
+            self.seconds = time.perf_counter() - self._started
 
 
 def try_network(network: Network, *, policy: str, threads: int, folder: Path) -> Tried:
@@ -300,7 +305,7 @@ def store(model: torch.nn.Module, network: Network, folder: Path) -> tuple[Form,
 def policy_text(name: str, form: Form, threads: int) -> str:
     """Return a built-in policy with a small batch, a share of the cores, and what the form needs."""
     lines = [f"required = {json.dumps(list(BUILT_IN[name].required))}", f"batch_size = {BATCH}"]
-    lines += ["[worker]", f"threads = {threads}", f"deadline_s = {LIMIT_S}"]
+    lines += ["[worker]", f"threads = {threads}", f"deadline_s = {DEADLINE_S}"]
     lines += ["[formats]", "pickle = true"] if form is Form.PICKLE else []
     lines += ["[checks]", 'batch_invariance = "if-dynamic"'] if form is not Form.OPEN else []
     return "\n".join(lines) + "\n"

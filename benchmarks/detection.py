@@ -44,8 +44,6 @@ POWERS = (-10, 10, 0)
 """Units of the outputs, as powers of two; the networks' own last."""
 STEPS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 LAYERS = ("first", "middle", "last")
-LIMIT_S = 560.0
-"""Of one network."""
 Array = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -770,9 +768,9 @@ def run(
     broken: list[str] = []
     lock = Lock()
 
-    def work(name: str) -> None:
+    def work(name: str, limit_s: float) -> None:
         arguments = (name, "quick" if quick else "full", "cuda" if on_gpu else "cpu")
-        result = run_part("benchmarks.detection", arguments, limit_s=LIMIT_S, variables=variables)
+        result = run_part("benchmarks.detection", arguments, limit_s=limit_s, variables=variables)
         with lock:
             if isinstance(result, str):
                 broken.append(name)

@@ -12,11 +12,12 @@ from threading import Lock
 
 from pydantic import BaseModel
 
-Arguments = Sequence[str]
+GRACE_S = 120.0
+"""Between the last part that is begun and the end of the call."""
 
 
 def run_part(
-    module: str, arguments: Arguments, *, limit_s: float, variables: dict[str, str] | None = None
+    module: str, arguments: Sequence[str], *, limit_s: float, variables: dict[str, str] | None = None
 ) -> bytes | str:
     """Run `python -m module *arguments FILE`; return what it wrote to the file, or why there is nothing.
 
@@ -26,7 +27,7 @@ def run_part(
         limit_s: the process is killed then; workers of the gate die with it.
         variables: of its environment, beside this process's own.
     """
-    with tempfile.TemporaryDirectory(prefix="validator-benchmark-") as folder:
+    with tempfile.TemporaryDirectory(prefix="validator-benchmark-", ignore_cleanup_errors=True) as folder:
         result, log = Path(folder) / "result", Path(folder) / "log"
         environment = os.environ | (variables or {}) | {"TMPDIR": folder}
         command = [sys.executable, "-m", module, *arguments, str(result)]
@@ -42,16 +43,16 @@ def run_part(
 
 
 def run_parts(
-    names: Sequence[str], work: Callable[[str], None], *, jobs: int, seconds: float, started: float
+    names: Sequence[str], work: Callable[[str, float], None], *, jobs: int, seconds: float, started: float
 ) -> list[str]:
     """Do some work for every name, a few at a time.
 
     Args:
         names: of the parts, in this order.
-        work: runs one part and keeps its result; called in several threads, but told to keep one result at a time by
-            a lock of its own.
+        work: runs one part and keeps its result; takes its name and the seconds that it may take. Called in several
+            threads.
         jobs: at a time.
-        seconds: nothing is begun later than this after `started`.
+        seconds: nothing is begun later than this after `started`, and everything has ended soon after.
         started: on the clock of `time.perf_counter`.
 
     Returns:
@@ -61,11 +62,12 @@ def run_parts(
     lock = Lock()
 
     def begin(name: str) -> None:
-        if time.perf_counter() - started > seconds:
+        elapsed = time.perf_counter() - started
+        if elapsed > seconds:
             with lock:
                 left.append(name)
         else:
-            work(name)
+            work(name, seconds + GRACE_S - elapsed)
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(begin, names))
