@@ -551,7 +551,9 @@ VARIANT = "eager-variant"
 def policy_for(row: Backend) -> Policy:
     """Require one candidate, with the default budgets, on one run of each sample."""
     own = {VARIANT: {"like": "eager-cpu", "baseline": "eager-cpu"}}
-    return Policy.model_validate({"required": (row.name,), "checks": {"batch_sizes": ()}, "backends": own})
+    return Policy.model_validate(
+        {"required": (row.name,), "checks": {"batch_sizes": (), "fresh_process": False}, "backends": own}
+    )
 
 
 def scaled(run: Ran, power: int) -> Ran:
