@@ -365,7 +365,9 @@ def line(tried: Tried) -> str:
 def summary(survey: Survey) -> str:
     """Count."""
     count = {standing: sum(t.standing is standing for t in survey.tried) for standing in Standing}
-    return f"{len(survey.tried)} networks: " + ", ".join(f"{n} {standing}" for standing, n in count.items() if n)
+    return f"{len(survey.tried)} of {len(networks())} networks: " + ", ".join(
+        f"{n} {standing}" for standing, n in count.items() if n
+    )
 
 
 def render(survey: Survey) -> str:

@@ -34,12 +34,11 @@ def run_part(
         try:
             with log.open("wb") as stream:
                 subprocess.run(command, stdout=stream, stderr=stream, env=environment, timeout=limit_s, check=False)
-            why = "it ended without a result"
         except subprocess.TimeoutExpired:
-            why = f"not done within {limit_s:.0f} s"
+            return f"not done within {limit_s:.0f} s"
         if result.exists():
             return result.read_bytes()
-        return ": ".join([why, *log.read_text(errors="replace").strip().splitlines()[-1:]])
+        return ": ".join(["it ended without a result", *log.read_text(errors="replace").strip().splitlines()[-1:]])
 
 
 def run_parts(
