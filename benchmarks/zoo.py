@@ -201,7 +201,13 @@ class OneImage(nn.Module):
         self.detector = detector
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Take (1, 3, height, width)."""
+        """Take (1, 3, height, width), and no other batch: the number of boxes is each image's own.
+
+        Raises:
+            ValueError: another batch size.
+        """
+        if len(x) != 1:
+            raise ValueError(f"one image at a time, not {len(x)}")
         (found,) = self.detector([x[0]])
         return {name: tensor[None] for name, tensor in found.items()}
 
