@@ -117,6 +117,27 @@ def test_made_up_samples_are_not_asked_for_their_answer() -> None:
     assert (decisions.top1.flips, decisions.top1.samples, decisions.representative) == (0, 15, 15)
 
 
+def test_the_larger_scores_of_added_samples_explain_no_flip_of_the_others() -> None:
+    """Sixteen times the scores have sixteen times the noise floor."""
+    y = with_margin(4 * BUDGET)
+    y[8:] *= 16
+    strata = tuple(Stratum.SCALES if i >= 8 else Stratum.REPRESENTATIVE for i in range(SAMPLES))
+    rows = frames({"output": y})
+    baseline = np.concatenate([noisy(y[:8], NOISE, seed=2), noisy(y[8:], 16 * NOISE, seed=4)])
+    gathered = evidence(
+        strata=strata,
+        backends=(
+            backend_evidence(REFERENCE, rows, rows),
+            backend_evidence("eager-cpu", rows, frames({"output": baseline})),
+            backend_evidence("onnxruntime-cpu", rows, frames({"output": swapped(y)})),
+        ),
+    )
+    for known, unexplained in ((gathered, 1), (replace(gathered, strata=()), 0)):
+        decisions = measure_decisions(CPU, known, known.backends[2].row, main_output(known))
+        assert decisions is not None
+        assert (decisions.top1.flips, decisions.top1.unexplained) == (1, unexplained)
+
+
 def test_chosen_samples_answer_and_say_nothing_about_rates() -> None:
     y = with_margin(5e-6)
     strata = tuple(Stratum.LOW_MARGIN if i == 3 else Stratum.REPRESENTATIVE for i in range(SAMPLES))
@@ -184,6 +205,11 @@ def test_a_label_beyond_the_last_class_is_no_label_of_this_model() -> None:
     assert any(
         "the label of golden sample 15 is 10, output output has 10 classes" in f.message for f in decision.findings
     )
+
+
+def test_a_made_up_sample_needs_no_label() -> None:
+    strata = tuple(Stratum.SCALES if i == 15 else Stratum.REPRESENTATIVE for i in range(SAMPLES))
+    assert judge(CPU, evidence(labels=(*LABELS[:-1], -1), strata=strata)).verdict is Verdict.PASS
 
 
 def test_of_several_outputs_the_declared_one_is_labelled() -> None:

@@ -95,7 +95,7 @@ def test_show_says_what_a_set_can_prove_and_what_it_lacks(labelled, tmp_path):
     assert "x [4]: 55 samples, fills batches of 1, 2, 7, 32\n" in shown
     document = json.loads(call("show", tmp_path / "set", "--json").stdout)
     assert document["strata"]["scales"] == 21
-    assert document["certified_rate"] == pytest.approx(1 - 0.05 ** (1 / 32))
+    assert document["flip_rate_bound"] == pytest.approx(1 - 0.05 ** (1 / 32))
     assert set(document["missing"]) == {"activation-extremes", "low-margin", "shapes"}
     assert document["groups"][0]["batch_sizes"] == [1, 2, 7, 32]
 

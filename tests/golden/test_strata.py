@@ -17,7 +17,6 @@ from validator.golden.strata import (
     OutputMargins,
     VaryingSize,
     as_stratum,
-    certified_rate,
     choose_extremes,
     choose_low_margin,
     make_scales,
@@ -230,8 +229,3 @@ def test_a_repeated_sample_is_left_out_unless_it_is_representative():
     twins = [as_stratum(sample(name, x=x), Stratum.REPRESENTATIVE) for name in "ab"]
     made = without_repeats([*twins, as_stratum(sample("c", x=x), Stratum.LOW_MARGIN), sample("d", x=x.reshape(2, 1))])
     assert [s.id for s in made] == ["representative/a", "representative/b", "d"]
-
-
-@pytest.mark.parametrize(("samples", "rate"), [(299, 0.01), (2995, 0.001), (1, 0.95), (0, 1.0)])
-def test_samples_without_an_event_certify_a_rate(samples, rate):
-    assert certified_rate(samples) == pytest.approx(rate, rel=5e-3)

@@ -223,7 +223,14 @@ def open_source(path: str) -> "GoldenDataset":
 
 
 def _format_json(facts: "GoldenFacts") -> str:
-    power = {"certified_rate": facts.certified_rate, "missing": facts.missing, "warnings": facts.warnings}
+    from validator.metrics import flip_rate_bound
+
+    power = {
+        "counting_samples": facts.counting_samples,
+        "flip_rate_bound": flip_rate_bound(0, facts.counting_samples),
+        "missing": facts.missing,
+        "warnings": facts.warnings,
+    }
     return json.dumps({**asdict(facts), **power}, indent=2, sort_keys=True)
 
 
@@ -254,9 +261,11 @@ def _format_text(facts: "GoldenFacts") -> str:
 
 def _format_power(facts: "GoldenFacts") -> str:
     """Say what the representative samples can prove about how often something happens."""
+    from validator.metrics import flip_rate_bound
+
     return (
         f"{facts.counting_samples:,} samples count for flips: none in them certifies a rate below "
-        f"{facts.certified_rate:.2g} at 95 % (299 certify 0.01, 2,995 certify 0.001)"
+        f"{flip_rate_bound(0, facts.counting_samples):.2g} at 95 % (299 certify 0.01, 2,995 certify 0.001)"
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from validator.golden.dataset import GoldenDataset
 from validator.golden.format import Stratum
-from validator.golden.strata import MEANING, certified_rate, count_strata
+from validator.golden.strata import MEANING, count_strata
 
 FEW_SAMPLES = 8
 BATCH_SIZES = (1, 2, 7, 32)
@@ -69,11 +69,6 @@ class GoldenFacts:
     def counting_samples(self) -> int:
         """How many samples say how often something happens: made-up and selected ones do not."""
         return self.strata[Stratum.REPRESENTATIVE]
-
-    @property
-    def certified_rate(self) -> float:
-        """The rate that no flip in the counting samples bounds at 95 %."""
-        return certified_rate(self.counting_samples)
 
     @property
     def missing(self) -> dict[Stratum, str]:

@@ -380,8 +380,3 @@ def count_strata(strata: Iterable[Stratum]) -> dict[Stratum, int]:
     """Return how many samples each stratum has, 0 where it is missing."""
     counts = Counter(strata)
     return {stratum: counts[stratum] for stratum in Stratum}
-
-
-def certified_rate(samples: int) -> float:
-    """Return the rate that no event in so many independent samples bounds at 95 %: 1 - 0.05^(1/n); 1 for none."""
-    return -math.expm1(math.log(0.05) / samples) if samples else 1.0

@@ -14,7 +14,8 @@ from validator.judge.findings import (
     Status,
     Verdict,
 )
-from validator.judge.noise import baseline_summary, deployed_batch, noise_floors
+from validator.judge.noise import baseline_rows, deployed_batch, noise_floors
+from validator.judge.pooling import part_floors, pooled_ratios
 from validator.judge.values import judge_ratios, judge_values
 from validator.judge.verdict import REQUIRED_CHECKS, decide, judge
 
@@ -33,7 +34,7 @@ __all__ = [
     "FreshRun",
     "Status",
     "Verdict",
-    "baseline_summary",
+    "baseline_rows",
     "decide",
     "deployed_batch",
     "judge",
@@ -41,4 +42,6 @@ __all__ = [
     "judge_values",
     "measure_decisions",
     "noise_floors",
+    "part_floors",
+    "pooled_ratios",
 ]

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from validator.backends.catalog import BASELINE, REFERENCE, UNIT_ROUNDOFF, Backend
+from validator.backends.catalog import REFERENCE, UNIT_ROUNDOFF, Backend
 from validator.compare import Comparison, OutputComparison
 from validator.judge.findings import EXACT_KINDS, BackendEvidence, Check, Evidence, Finding, Status, not_measured
-from validator.judge.noise import baseline_summary, deployed_batch, largest_batch, noise_floors, own_summary
-from validator.metrics import ErrorSummary, divide_by_floor, error_ratios
+from validator.judge.noise import baseline_rows, deployed_batch, largest_batch, noise_floors
+from validator.judge.pooling import pooled_ratios
+from validator.metrics import ErrorSummary, divide_by_floor
 from validator.policy import (
     BATCH_DEPENDENCE_LIMIT,
     Policy,
@@ -148,9 +149,8 @@ def _own_dependence(summary: ErrorSummary) -> Numbers:
 
 def _dependence(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Numbers:
     """Return how far the batch moves a candidate, over its noise floor; the baseline's floor is its own error."""
-    own = own_summary(evidence, row.name, output.name) if row.name == BASELINE else None
-    baseline = own or baseline_summary(evidence, row, output.name)
-    ratios = error_ratios(output.summary, baseline, unit_roundoff=UNIT_ROUNDOFF[row.precision])
+    baseline = baseline_rows(evidence, row, output.name)
+    ratios, _ = pooled_ratios(evidence, output.rows, baseline, unit_roundoff=UNIT_ROUNDOFF[row.precision])
     limits = policy.limits_for(row, output.name)
     return [
         ("error ratio", ratios.pooled, limits.error_ratio),

@@ -9,8 +9,9 @@ from validator.backends.catalog import UNIT_ROUNDOFF, Backend
 from validator.compare import OutputComparison
 from validator.golden.format import Stratum
 from validator.judge.findings import BackendEvidence, Check, Evidence, Finding, Status, not_measured
-from validator.judge.noise import baseline_summary
-from validator.metrics import TOP_K, Rows, flip_rate_bound, samples_for_rate
+from validator.judge.noise import baseline_rows
+from validator.judge.pooling import part_floors
+from validator.metrics import TOP_K, Floats, Rows, flip_rate_bound, samples_for_rate
 from validator.policy import Policy
 
 
@@ -67,18 +68,19 @@ def measure_decisions(policy: Policy, evidence: Evidence, row: Backend, output: 
     """
     if output.flips is None or output.kind != "float":
         return None
-    limits, summary = policy.limits_for(row, output.name), output.summary
-    baseline = baseline_summary(evidence, row, output.name)
-    floor = max(UNIT_ROUNDOFF[row.precision] * summary.element_max_reference, baseline.element_max if baseline else 0.0)
-    allowed = 2 * limits.error_ratio_element * floor
-    rows = output.rows
+    rows, baseline = output.rows, baseline_rows(evidence, row, output.name)
     strata = [_stratum(evidence, int(sample)) for sample in rows["sample"]]
-    asked = rows[[not stratum.is_stress for stratum in strata]]
+    is_asked = [not stratum.is_stress for stratum in strata]
+    asked = rows[is_asked]
+    floors = part_floors(evidence, rows, baseline, unit_roundoff=UNIT_ROUNDOFF[row.precision], of="element_max")
+    allowed = 2 * policy.limits_for(row, output.name).error_ratio_element * floors
     representative = rows[[stratum is Stratum.REPRESENTATIVE for stratum in strata]]
     return Decisions(
         output=output.name,
-        top1=_count_flips(asked, "top1_flip", "margin", allowed),
-        topk=_count_flips(asked, "topk_flip", "topk_margin", allowed) if (rows["topk_flip"] >= 0).all() else None,
+        top1=_count_flips(asked, "top1_flip", "margin", allowed[is_asked]),
+        topk=_count_flips(asked, "topk_flip", "topk_margin", allowed[is_asked])
+        if (rows["topk_flip"] >= 0).all()
+        else None,
         representative=len(representative),
         representative_flips=int(representative["top1_flip"].sum()),
         accuracy=_measure_accuracy(evidence, asked) if output.name == labelled_output(evidence) else None,
@@ -89,10 +91,10 @@ def _stratum(evidence: Evidence, sample: int) -> Stratum:
     return evidence.strata[sample] if evidence.strata else Stratum.REPRESENTATIVE
 
 
-def _count_flips(rows: Rows, flip: str, margin: str, allowed: float) -> Flips:
+def _count_flips(rows: Rows, flip: str, margin: str, allowed: Floats) -> Flips:
     flipped = rows[rows[flip] == 1]
     # Not `margin > allowed`: a NaN explains nothing.
-    unexplained = flipped[~(flipped[margin] <= allowed)]
+    unexplained = flipped[~(flipped[margin] <= allowed[rows[flip] == 1])]
     return Flips(
         samples=len(rows),
         flips=len(flipped),
@@ -146,7 +148,14 @@ def judge_labels(evidence: Evidence) -> Iterator[Finding]:
         for b in evidence.backends
         if b.main is not None and labelled in b.main.outputs
     )
-    wrong = next((i for i, label in enumerate(evidence.labels) if not 0 <= label < classes), None)
+    wrong = next(
+        (
+            sample
+            for sample, label in enumerate(evidence.labels)
+            if not _stratum(evidence, sample).is_stress and not 0 <= label < classes
+        ),
+        None,
+    )
     if wrong is not None:
         yield not_measured(
             Check.EVIDENCE,

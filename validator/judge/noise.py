@@ -3,7 +3,7 @@
 from validator.backends.catalog import BASELINE, UNIT_ROUNDOFF, Backend
 from validator.compare import OutputComparison
 from validator.judge.findings import BackendEvidence, Evidence
-from validator.metrics import ErrorSummary
+from validator.metrics import ErrorSummary, Rows
 from validator.policy import (
     Policy,
 )
@@ -35,6 +35,13 @@ def noise_floors(evidence: Evidence, row: Backend, output: str) -> list[float] |
 def baseline_summary(evidence: Evidence, row: Backend, output: str) -> ErrorSummary | None:
     """Return the errors of a row's baseline for one output."""
     return own_summary(evidence, row.baseline, output) if row.baseline else None
+
+
+def baseline_rows(evidence: Evidence, row: Backend, output: str) -> Rows | None:
+    """Return the errors of a row's baseline sample by sample; the baseline's own floor is itself."""
+    name = row.name if row.name == BASELINE else row.baseline
+    found = own_output(evidence, name, output) if name is not None else None
+    return None if found is None else found.rows
 
 
 def own_output(evidence: Evidence, name: str, output: str) -> OutputComparison | None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from validator.backends.catalog import UNIT_ROUNDOFF, Backend
 from validator.compare import OutputComparison
 from validator.judge.findings import EXACT_KINDS, Check, Evidence, Finding, Status, not_measured
-from validator.judge.noise import baseline_summary, noise_floors, own_output
-from validator.metrics import ErrorRatios, ErrorSummary, error_ratios, worst_channel, worst_own_sample
+from validator.judge.noise import baseline_rows, noise_floors, own_output
+from validator.judge.pooling import pooled_ratios
+from validator.metrics import ErrorRatios, ErrorSummary, worst_channel, worst_own_sample
 from validator.policy import (
     Limits,
     Policy,
@@ -48,10 +49,10 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
             f"the budget of output {output.name} is as large as the output itself: zeros would be within",
             hint="rounding decides what this model answers in fp32; no comparison can clear it",
         )
-    summary = output.summary
-    ratios = error_ratios(
-        summary,
-        baseline_summary(evidence, row, output.name),
+    ratios, summary = pooled_ratios(
+        evidence,
+        output.rows,
+        baseline_rows(evidence, row, output.name),
         unit_roundoff=UNIT_ROUNDOFF[row.precision],
     )
     yield from judge_ratios(row, output.name, ratios, policy.limits_for(row, output.name), summary)

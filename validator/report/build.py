@@ -22,11 +22,13 @@ from validator.judge import (
     Evidence,
     Finding,
     Flips,
-    baseline_summary,
+    baseline_rows,
     measure_decisions,
     noise_floors,
+    part_floors,
+    pooled_ratios,
 )
-from validator.metrics import ErrorSummary, cosine, divide_by_floor, error_ratios, histogram_quantile
+from validator.metrics import ErrorSummary, Floats, cosine, divide_by_floor, histogram_quantile
 from validator.policy import Limits, Policy, Waiver
 from validator.report import model as m
 from validator.report.headline import write_headline
@@ -253,8 +255,8 @@ def _output(
     summary = output.summary
     is_budgeted = _is_budgeted(evidence, row, output)
     is_candidate = row.name not in (REFERENCE, BASELINE)
-    ratios = _ratios(evidence, row, output, summary) if is_budgeted else None
-    floors = _sample_floors(evidence, row, summary, output.name) if is_budgeted else None
+    ratios = _ratios(evidence, row, output) if is_budgeted else None
+    floors = _sample_floors(evidence, row, output) if is_budgeted else None
     return m.OutputRecord(
         name=output.name,
         kind=output.kind,
@@ -289,10 +291,9 @@ def _is_budgeted(evidence: Evidence, row: Backend, output: OutputComparison) -> 
     return is_candidate and output.kind not in EXACT_KINDS and noise_floors(evidence, row, output.name) is not None
 
 
-def _ratios(evidence: Evidence, row: Backend, output: OutputComparison, summary: ErrorSummary) -> m.RatiosRecord:
-    ratios = error_ratios(
-        summary, baseline_summary(evidence, row, output.name), unit_roundoff=UNIT_ROUNDOFF[row.precision]
-    )
+def _ratios(evidence: Evidence, row: Backend, output: OutputComparison) -> m.RatiosRecord:
+    baseline = baseline_rows(evidence, row, output.name)
+    ratios, _ = pooled_ratios(evidence, output.rows, baseline, unit_roundoff=UNIT_ROUNDOFF[row.precision])
     return m.RatiosRecord(
         pooled=ratios.pooled, p99=ratios.p99, worst_sample=ratios.worst_sample, element=ratios.element
     )
@@ -307,11 +308,11 @@ def _limits(limits: Limits) -> m.RatiosRecord:
     )
 
 
-def _sample_floors(evidence: Evidence, row: Backend, summary: ErrorSummary, output: str) -> list[float]:
-    """Return the floors of the ratio `worst_sample`, so that the first of the worst samples shows that very ratio."""
-    baseline = baseline_summary(evidence, row, output)
-    floor = UNIT_ROUNDOFF[row.precision] * summary.sample_max_reference
-    return [floor, *([baseline.sample_max] if baseline else [])]
+def _sample_floors(evidence: Evidence, row: Backend, output: OutputComparison) -> Floats:
+    """Return the floor of the ratio `worst_sample` for each row, so that the worst samples show that very ratio."""
+    baseline = baseline_rows(evidence, row, output.name)
+    unit_roundoff = UNIT_ROUNDOFF[row.precision]
+    return part_floors(evidence, output.rows, baseline, unit_roundoff=unit_roundoff, of="sample_max")
 
 
 def _decisions(decisions: Decisions | None) -> m.DecisionsRecord | None:
@@ -347,17 +348,19 @@ def _worst(summary: ErrorSummary, golden: GoldenDataset) -> m.ElementRecord | No
 
 
 def _worst_samples(
-    output: OutputComparison, floors: list[float] | None, golden: GoldenDataset
+    output: OutputComparison, floors: Floats | None, golden: GoldenDataset
 ) -> tuple[m.SampleRecord, ...]:
     """Return the samples with the largest RMS error, worst first; equal ones in the order of the dataset."""
-    rows = output.rows[output.rows["compared"] > 0]
+    compared = output.rows["compared"] > 0
+    rows = output.rows[compared]
+    floors = None if floors is None else floors[compared]
     rms = np.sqrt(rows["sum_sq_error"] / rows["compared"])
     return tuple(
         m.SampleRecord(
             sample=int(rows["sample"][at]),
             sample_id=golden.sample_id(int(rows["sample"][at])),
             rms=float(rms[at]),
-            error_ratio=None if floors is None else divide_by_floor(float(rms[at]), floors),
+            error_ratio=None if floors is None else divide_by_floor(float(rms[at]), [float(floors[at])]),
         )
         for at in np.argsort(-rms, kind="stable")[:WORST_SAMPLES]
     )
