@@ -54,9 +54,6 @@ class InProcessExecutor:
     def prepare(self, specs: Sequence[WarmSpec]) -> None:
         """Nothing is ever started before its turn."""
 
-    def dismiss(self, spec: WarmSpec) -> None:
-        """Nothing was prepared."""
-
     def submit(self, job: Job) -> None:
         """Take a job. Exports come first: torch.export does not work beside a session's switches."""
         self._jobs.insert(0 if isinstance(job, ExportJob) else len(self._jobs), job)

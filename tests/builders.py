@@ -6,8 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.frames import weights_facts
 from validator.backends.catalog import CATALOG, REFERENCE, Backend, expected_settings
-from validator.backends.interface import Environment, ModelFacts, RefusalKind, TensorFacts
+from validator.backends.interface import (
+    DifferenceKind,
+    Environment,
+    ModelFacts,
+    RefusalKind,
+    TensorDifference,
+    TensorFacts,
+    WeightsFacts,
+)
 from validator.compare import Comparison, Frame, compare, measure_variety
 from validator.golden.dataset import GoldenDataset
 from validator.golden.format import GoldenManifest, Group, InputSpec, ShardFile
@@ -111,6 +120,20 @@ def stale_weights(y: Outputs) -> dict[str, np.ndarray]:
     return moved
 
 
+def stale_facts() -> WeightsFacts:
+    """What is said of that ONNX file's initialisers."""
+    row = TensorDifference(
+        name="head.weight",
+        stands_for="head.weight",
+        elements=1_280,
+        unequal=128,
+        largest_absolute=1.25e-5,
+        largest_relative=1e-4,
+        kind=DifferenceKind.OTHER,
+    )
+    return weights_facts(equal=23, differing=1, differences=(row,))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Situation:
     """What happens in a check. Rows that are not named ran honestly."""
@@ -127,6 +150,7 @@ class Situation:
     version: int = 3
     retries: tuple[str, ...] = ()
     onnx_origin: OnnxOrigin = OnnxOrigin.ARTIFACT
+    weights: WeightsFacts = field(default_factory=weights_facts)
 
 
 GPU = Situation(rows=GPU_ROWS, required=("eager-cpu", "eager-cuda", "cudnn-deterministic", "onnxruntime-gpu"))
@@ -172,6 +196,7 @@ def evidence_of(situation: Situation) -> Evidence:
         weights_digest="sha256:" + "6" * 64,
         facts=situation.facts or facts(),
         probe=completed(CATALOG["eager-cpu"]),
+        weights=replace(completed(CATALOG["eager-cpu"]), weights=situation.weights),
         onnx_required=True,
         has_onnx=True,
         backends=tuple(backends),
@@ -266,12 +291,18 @@ def passing() -> VerdictDocument:
 def failing() -> VerdictDocument:
     y = reference_outputs()
     return document_of(
-        replace(GPU, version=2, outputs={n: stale_weights(y) for n in ("onnxruntime-gpu", "onnxruntime-cpu")})
+        replace(
+            GPU,
+            version=2,
+            outputs={n: stale_weights(y) for n in ("onnxruntime-gpu", "onnxruntime-cpu")},
+            weights=stale_facts(),
+        )
     )
 
 
 def failing_on_cpu() -> VerdictDocument:
-    return document_of(Situation(version=2, outputs={"onnxruntime-cpu": stale_weights(reference_outputs())}))
+    outputs = {"onnxruntime-cpu": stale_weights(reference_outputs())}
+    return document_of(Situation(version=2, outputs=outputs, weights=stale_facts()))
 
 
 def inconclusive_crash() -> VerdictDocument:

@@ -134,7 +134,6 @@ def foresee(policy: Policy, request: CheckRequest) -> list[WarmSpec]:
         choose_rows(policy, request.backends, reference_device="cuda" if has_gpu else "cpu"),
         threads=threads_of(policy),
         has_gpu=has_gpu,
-        may_export=request.onnx is None,
         fresh_process=policy.checks.fresh_process,
     )
 

@@ -13,7 +13,7 @@ from validator.golden.dataset import GoldenDataset
 from validator.judge import deployed_batch
 from validator.policy import Policy
 from validator.subject import OnnxFile, Program
-from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob, SurveyJob
+from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob, SurveyJob, WeightsJob
 from validator.worker.warm import Kit, WarmSpec
 
 
@@ -65,7 +65,7 @@ def threads_for(row: Backend | None, threads: int) -> int:
 
 
 def export_worker(threads: int) -> WarmSpec:
-    """Describe the worker that exports."""
+    """Describe the worker that exports, or looks at an ONNX file that is there already."""
     return WarmSpec(kit=Kit.EXPORT, threads=threads_for(None, threads))
 
 
@@ -74,16 +74,13 @@ def survey_worker(threads: int) -> WarmSpec:
     return WarmSpec(kit=Kit.PROBE, threads=threads)
 
 
-def foresee_workers(
-    rows: Sequence[Backend], *, threads: int, has_gpu: bool, may_export: bool, fresh_process: bool
-) -> list[WarmSpec]:
+def foresee_workers(rows: Sequence[Backend], *, threads: int, has_gpu: bool, fresh_process: bool) -> list[WarmSpec]:
     """List the workers that a check will need as far as its rows tell, in the order in which it will need them.
 
     Args:
         rows: of the check.
         threads: CPU threads of rows on the CPU.
         has_gpu: without one, rows on CUDA need nobody who waits to say so.
-        may_export: whether no ONNX file is named yet.
         fresh_process: whether every row but the reference is repeated in another worker.
     """
     here = [row for row in rows if row.device_type == "cpu" or has_gpu]
@@ -93,7 +90,7 @@ def foresee_workers(
     return [
         WarmSpec(kit=Kit.PROBE, threads=threads_for(None, threads)),
         *(WarmSpec.of_row(row, threads=threads_for(row, threads)) for row in torch_rows),
-        *([export_worker(threads)] if may_export and needs_onnx(rows) else []),
+        *([export_worker(threads)] if needs_onnx(rows) else []),
         *(WarmSpec.of_row(row, threads=threads_for(row, threads)) for row in (*onnx_rows, *again)),
     ]
 
@@ -140,6 +137,18 @@ def plan_export(target: Target, destination: Path, *, threads: int) -> ExportJob
         golden_digest=target.golden.digest,
         export_path=str(destination),
         static_batch=target.facts.static_batch,
+        threads=threads_for(None, threads),
+    )
+
+
+def plan_weights(target: Target, onnx: OnnxFile, *, threads: int) -> WeightsJob:
+    """Plan the comparison of a given ONNX file's initialisers with the program's tensors."""
+    return WeightsJob(
+        job_id="weights",
+        nonce=secrets.token_hex(16),
+        model_path=str(target.program.path),
+        model_format=target.program.format.value,
+        onnx_path=str(onnx.path),
         threads=threads_for(None, threads),
     )
 

@@ -15,18 +15,18 @@ from validator.plan import (
     Target,
     check_fit,
     choose_rows,
-    export_worker,
     needs_onnx,
     plan_export,
     plan_probe,
     plan_runs,
+    plan_weights,
 )
 from validator.policy import Policy
 from validator.report.progress import Progress
 from validator.subject import OnnxFile, OnnxOrigin
 from validator.worker.launch import Limits
 from validator.worker.outcome import Completed, Outcome
-from validator.worker.protocol import ExportJob
+from validator.worker.protocol import ExportJob, WeightsJob
 
 LARGE_MACHINE_CORES = 8
 
@@ -61,8 +61,6 @@ class Run:
     def gather(self, extra: Sequence[str]) -> tuple[Evidence, OnnxFile | None]:
         """Probe, run, compare. Returns the evidence and the ONNX file, which may have been exported here."""
         inputs = self.inputs
-        if inputs.onnx is not None:
-            self.executor.dismiss(export_worker(self.threads))
         self.executor.submit(plan_probe(inputs.program, inputs.golden, threads=self.threads))
         (probe,) = self.executor.outcomes()
         facts = probe.facts if isinstance(probe, Completed) else None
@@ -85,11 +83,16 @@ class Run:
         target = Target(program=self.inputs.program, onnx=made.onnx, golden=self.inputs.golden, facts=facts)
         for job in plan_runs(self.inputs.policy, rows, target, threads=self.threads):
             self.executor.submit(job)
-        if made.onnx is None and needs_onnx(rows):
+        if made.onnx is not None and needs_onnx(rows):
+            self.executor.submit(plan_weights(target, made.onnx, threads=self.threads))
+        elif needs_onnx(rows):
             destination = self.inputs.scratch / "export" / "model.onnx"
             destination.parent.mkdir()
             self.executor.submit(plan_export(target, destination, threads=self.threads))
         for outcome in self.executor.outcomes():
+            if isinstance(outcome.job, WeightsJob):
+                made.weights = outcome
+                continue
             if not isinstance(outcome.job, ExportJob):
                 yield outcome
                 continue
@@ -116,6 +119,7 @@ class Run:
             facts=facts,
             probe=probe,
             export=made.export,
+            weights=made.weights,
             onnx_required=needs_onnx(rows),
             has_onnx=made.onnx is not None,
             backends=tuple(backends[row.name] for row in rows),
@@ -129,14 +133,15 @@ class Run:
 
 @dataclass(slots=True, kw_only=True)
 class Made:
-    """The ONNX file of a check, and the export that made it. Filled in while the runs go on."""
+    """The ONNX file of a check, the export that made it, and what compared it. Filled in while the runs go on."""
 
     onnx: OnnxFile | None
     export: Outcome | None = None
+    weights: Outcome | None = None
 
     def take_export(self, outcome: Outcome) -> None:
         """Note what became of the export."""
-        self.export = outcome
+        self.export = self.weights = outcome
         facts = outcome.export if isinstance(outcome, Completed) else None
         if facts is not None and facts.path is not None:
             file = describe_onnx(Path(facts.path), OnnxOrigin.EXPORT, "the staged program")

@@ -25,7 +25,7 @@ def exported(save_program, fake_golden, tmp_path):
         golden, destination = fake_golden(**inputs), tmp_path / "onnx" / "model.onnx"
         facts = probe(path, "torch.export", golden)
         destination.parent.mkdir()
-        made = export(path, "torch.export", golden, static_batch=facts.static_batch, destination=destination)
+        made, _ = export(path, "torch.export", golden, static_batch=facts.static_batch, destination=destination)
         assert made.path is not None, made.message
         return path, destination, facts
 

@@ -31,7 +31,7 @@ def test_a_program_gives_its_facts(save_program, fake_golden, tmp_path):
     assert facts.mutated_buffers == ()
     assert facts.parameter_dtypes == {"float32": 3 * 4 * 9 + 4 + 4 * 4 + 9 * 6 + 6, "int64": 1}
     destination = tmp_path / "out" / "model.onnx"
-    exported = export(
+    exported, weights = export(
         path,
         "torch.export",
         fake_golden(image=image, features=features),
@@ -40,6 +40,7 @@ def test_a_program_gives_its_facts(save_program, fake_golden, tmp_path):
     )
     assert exported.path == str(destination)
     assert "opset" in exported.message
+    assert weights.differing == weights.unexplained == weights.missing == 0
 
 
 def test_a_batch_of_one_at_export_is_static(save_program, fake_golden):
@@ -130,8 +131,9 @@ def test_a_failed_export_is_a_fact_with_the_exporters_reason(save_program, fake_
     path = save_program(networks.Number(), VECTOR)
     assert probe(path, "torch.export", fake_golden(x=VECTOR)).outputs == ("output.0", "output.1")
     destination = tmp_path / "out" / "model.onnx"
-    exported = export(path, "torch.export", fake_golden(x=VECTOR), static_batch=None, destination=destination)
+    exported, weights = export(path, "torch.export", fake_golden(x=VECTOR), static_batch=None, destination=destination)
     assert exported.path is None
+    assert weights is None
     assert "'int' object has no attribute 'name'" in exported.message
     assert "\x1b" not in exported.message
 
@@ -143,7 +145,7 @@ def test_two_exports_are_the_same_bytes(stored_as, save_program, fake_golden, tm
     digests = set()
     for name in ("one", "two"):
         exported = tmp_path / name / "model.onnx"
-        told = export(path, stored_as, fake_golden(x=IMAGE), static_batch=None, destination=exported)
+        told, _ = export(path, stored_as, fake_golden(x=IMAGE), static_batch=None, destination=exported)
         assert told.path == str(exported)
         digests.add(hashlib.sha256(exported.read_bytes()).hexdigest())
         assert b"site-packages" not in exported.read_bytes()
@@ -164,6 +166,6 @@ def test_large_weights_go_beside_the_model(save_program, fake_golden, tmp_path, 
     monkeypatch.setattr("validator.backends.onnx_export.ONE_FILE_LIMIT_BYTES", 1 << 10)
     exported = tmp_path / "out" / "model.onnx"
     path = save_program(networks.small(), IMAGE[:2])
-    told = export(path, "torch.export", fake_golden(x=IMAGE), static_batch=None, destination=exported)
+    told, _ = export(path, "torch.export", fake_golden(x=IMAGE), static_batch=None, destination=exported)
     assert told.path == str(exported)
     assert sorted(path.name for path in exported.parent.iterdir()) == ["model.onnx", "model.onnx.data"]

@@ -35,7 +35,7 @@ from validator.backends.probe import export, probe
 program, image, destination = Path(sys.argv[1]), torch.load(sys.argv[2]), Path(sys.argv[3])
 golden = SimpleNamespace(inputs=[SimpleNamespace(name="x")], read_torch=lambda a, b: {"x": image[a:b]})
 facts = probe(program, "torch.export", golden)
-made = export(program, "torch.export", golden, static_batch=facts.static_batch, destination=destination)
+made, _ = export(program, "torch.export", golden, static_batch=facts.static_batch, destination=destination)
 assert made.path is not None, made.message
 print(",".join(facts.outputs))
 """

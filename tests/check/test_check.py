@@ -33,6 +33,8 @@ def test_a_healthy_model_passes_with_an_export_of_the_gates_own_that_is_kept(
     assert result.document.onnx is not None
     assert measure_folder(kept).digest == result.document.onnx.digest
     assert read_document(result.path.read_bytes(), origin="x") == result.document
+    assert result.document.weights is not None
+    assert (result.document.weights.differing, result.document.weights.missing) == (0, 0)
     assert result.receipt is not None
     assert registry.version("net", 1).tags["validator.verdict"] == "pass"
 
@@ -41,7 +43,12 @@ def test_the_verdict_says_where_by_how_much_and_on_which_sample(run: Checker, pr
     result = run(program, onnx=str(stale_onnx))
     assert result.verdict is Verdict.FAIL
     failed = [f for f in result.document.findings if f.status == "exceeded"]
-    assert {f.backend for f in failed} == {"onnxruntime-cpu"}
+    assert {f.backend for f in failed} == {"onnxruntime-cpu", None}
+    (stale,) = (f for f in failed if f.check == "weights")
+    assert "initialiser head.weight differs in 128 of 1,280 elements" in stale.message
+    assert "; initialiser head.weight differs in 128 of 1,280 elements (" in result.document.headline
+    assert result.document.weights is not None
+    assert [d.name for d in result.document.weights.differences] == ["head.weight"]
     pooled = next(f for f in failed if f.metric == "error ratio")
     assert pooled.measured is not None
     assert pooled.measured > 100

@@ -20,7 +20,7 @@ from validator import errors
 from validator.backends.catalog import CATALOG, Backend
 from validator.cli.main import app
 from validator.errors import ExitCode, ValidatorError
-from validator.judge import Check, cautions, waivers
+from validator.judge import Check, cautions, waivers, weights
 from validator.policy import (
     BUILT_IN,
     DEFAULT_RATIO,
@@ -214,9 +214,8 @@ def test_the_readme_lists_every_check() -> None:
 
 
 def test_every_warning_is_documented() -> None:
-    codes = set(re.findall(r'code="([^"]+)"', "".join(inspect.getsource(module) for module in (cautions, waivers)))) | {
-        "retry"
-    }
+    sources = "".join(inspect.getsource(module) for module in (cautions, waivers, weights))
+    codes = set(re.findall(r'code="([^"]+)"', sources)) | {"retry"}
     assert set(first_words(table(VERDICT_PAGE, "code", "says"))) == codes
 
 

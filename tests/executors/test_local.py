@@ -181,15 +181,6 @@ def test_only_so_many_workers_wait_warm_and_the_next_starts_when_one_has_its_job
         wait_for(lambda: len(workers_in(tmp_path)) == 3)
 
 
-def test_dismissed_workers_end_and_make_room(tmp_path):
-    with executor_of(tmp_path, "hangs", warm_limit=1) as executor:
-        executor.prepare([OTHER_SPEC, SPEC])
-        wait_for(lambda: workers_in(tmp_path))
-        (first,) = workers_in(tmp_path)
-        executor.dismiss(OTHER_SPEC)
-        wait_for(lambda: first not in workers_in(tmp_path) and workers_in(tmp_path))
-
-
 def test_a_worker_that_dies_before_its_job_is_replaced(tmp_path):
     with executor_of(tmp_path, "dies_waiting_once") as executor:
         executor.prepare([SPEC])

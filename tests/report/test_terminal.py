@@ -84,7 +84,7 @@ def test_a_failure_says_what_where_how_much_which_sample_and_what_next() -> None
 
 
 def test_four_metrics_of_two_backends_are_one_group() -> None:
-    assert sum(line.startswith("fail[") for line in rendered(failing()).splitlines()) == 1
+    assert sum(line.startswith("fail[error-ratio]") for line in rendered(failing()).splitlines()) == 1
 
 
 def test_a_pass_lists_no_group_and_a_failure_no_table() -> None:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from validator.backends.catalog import Backend, Runtime
-from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob, SurveyJob
+from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob, SurveyJob, WeightsJob
 
 SAMPLES = 10
 CPU = Backend(name="eager-cpu", runtime=Runtime.TORCH, baseline=None)
@@ -55,6 +55,18 @@ def export_job(path: Path, **other) -> ExportJob:
 def survey_job(**other) -> SurveyJob:
     own = {"job_id": "survey", "samples": SAMPLES, "peaks_per_layer": 2, "margins_per_output": 4}
     return SurveyJob(**(probe_job().model_dump(exclude={"task", "job_id"}) | own | other))
+
+
+def weights_job(**other) -> WeightsJob:
+    fields = {
+        "job_id": "weights",
+        "nonce": secrets.token_hex(16),
+        "model_path": "/nowhere/model.pt2",
+        "model_format": "torch.export",
+        "onnx_path": "/nowhere/model.onnx",
+        "threads": 1,
+    }
+    return WeightsJob(**(fields | other))
 
 
 def liar(mode: str) -> tuple[str, ...]:

@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from safetensors.numpy import save
 
-from tests.frames import facts
-from tests.worker.jobs import PASSES, SAMPLES, run_job_of, survey_job
-from validator.backends.interface import Environment, SurveyFacts
+from tests.frames import facts, weights_facts
+from tests.worker.jobs import PASSES, SAMPLES, export_job, probe_job, run_job_of, survey_job, weights_job
+from validator.backends.interface import Environment, ExportFacts, SurveyFacts
 from validator.golden.strata import LayerPeaks, OutputMargins, VaryingSize
 from validator.worker.coverage import Coverage
 from validator.worker.frames import check_frame, prefix_bytes
 from validator.worker.intake import Intake
 from validator.worker.protocol import (
     CLOSING,
+    EXPORTED,
     FRAME,
     SURVEYED,
+    WEIGHTS,
     Closing,
     FrameHeader,
     Pass,
@@ -237,3 +240,54 @@ def test_a_survey_is_taken_once_and_whole():
 def test_a_survey_that_breaks_the_protocol_is_refused(stream, job, words):
     with pytest.raises(ProtocolError, match=words):
         take(stream, job=job)
+
+
+# --- Weights ------------------------------------------------------------------------------------------------------
+
+
+def said(job, *records):
+    """Feed some records and the closing record of a job."""
+    intake, stream = Intake(job, io.BytesIO(), spool_limit_bytes=1), io.BytesIO()
+    for kind, record in records:
+        write_message(stream, kind, record.model_dump_json().encode())
+    write_message(stream, CLOSING, closing({}, job))
+    intake.feed(stream.getvalue())
+    return intake
+
+
+MADE = ExportFacts(path="m.onnx", message="made")
+REFUSED = ExportFacts(path=None, message="no")
+WEIGHED = weights_facts()
+
+
+def test_an_onnx_file_comes_with_an_account_of_its_weights():
+    job = export_job("m.onnx")
+    assert said(job, (EXPORTED, MADE), (WEIGHTS, WEIGHED)).weights == WEIGHED
+    assert said(job, (EXPORTED, REFUSED)).weights is None
+    assert said(weights_job(), (WEIGHTS, WEIGHED)).weights == WEIGHED
+
+
+@pytest.mark.parametrize(
+    ("job", "records"),
+    [
+        (export_job("m.onnx"), [(EXPORTED, MADE)]),
+        (export_job("m.onnx"), [(EXPORTED, REFUSED), (WEIGHTS, WEIGHED)]),
+        (export_job("m.onnx"), [(WEIGHTS, WEIGHED), (EXPORTED, MADE)]),
+        (weights_job(), []),
+        (weights_job(), [(WEIGHTS, WEIGHED), (WEIGHTS, WEIGHED)]),
+        (weights_job(), [(EXPORTED, MADE), (WEIGHTS, WEIGHED)]),
+        (probe_job(), [(WEIGHTS, WEIGHED)]),
+        (JOB, [(WEIGHTS, WEIGHED)]),
+    ],
+    ids=["owed", "of no file", "before the file", "none", "twice", "an export", "of a probe", "of a run"],
+)
+def test_an_account_of_weights_that_is_owed_or_that_nobody_asked_for_breaks_the_protocol(job, records):
+    with pytest.raises(ProtocolError):
+        said(job, *records)
+
+
+def test_an_account_of_weights_names_so_many_and_no_more():
+    with pytest.raises(ValidationError):
+        weights_facts(unexplained=21, unexplained_names=tuple(map(str, range(21))))
+    with pytest.raises(ValidationError):
+        weights_facts(unexplained=1, unexplained_names=("x" * 201,))

@@ -6,7 +6,7 @@ two methods, not to inherit from anything. Widen it only when every runtime can 
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -42,6 +42,71 @@ class ExportFacts(Document):
     """None: the exporter refused."""
     message: str
     """The exporter's words, cleaned; or opset and node count."""
+
+
+NAMES_LIMIT = 20
+"""How many names of tensors a record lists; the count beside it says how many there are."""
+
+Name = Annotated[str, Field(max_length=200)]
+"""Of a tensor, cleaned and perhaps cut: whoever made the file chose it."""
+
+
+class DifferenceKind(StrEnum):
+    """What a tensor that is not the model's looks like."""
+
+    FLOAT16 = "rounded through float16"
+    BFLOAT16 = "rounded through bfloat16"
+    SIGN = "of the opposite sign"
+    TRANSPOSED = "transposed"
+    EXCHANGED = "another tensor's values"
+    OTHER = "other values"
+
+
+class TensorDifference(Document):
+    """An initialiser that stands in the place of a tensor of the model and is not that tensor."""
+
+    name: Name
+    stands_for: Name
+    """What it should be: a name in the state dict, and what is folded into it."""
+    elements: Annotated[int, Field(ge=1)]
+    unequal: Annotated[int, Field(ge=1)]
+    largest_absolute: float | None
+    """None where it is not finite."""
+    largest_relative: float | None
+    """Of single elements whose value in the model is not zero; None where it is not finite."""
+    kind: DifferenceKind = Field(strict=False)
+
+
+class WeightsFacts(Document):
+    """The initialisers of an ONNX file against the tensors of the program.
+
+    Initialisers that are accounted for are those that are equal, rearranged, folded or converted. Not counted at all
+    are single numbers, tensors of one repeated number, and integers that bear no name of the program's.
+    """
+
+    equal: Annotated[int, Field(ge=0)]
+    """Bit for bit a tensor of the program, perhaps of another shape."""
+    rearranged: Annotated[int, Field(ge=0)]
+    """Bit for bit, in another order: transposed, gates reordered, joined, sliced, gathered."""
+    folded: Annotated[int, Field(ge=0)]
+    """Computed from the program's tensors and equal but for rounding, such as a batch norm in a convolution."""
+    converted: Annotated[int, Field(ge=0)]
+    """The program's values in another element type."""
+    differing: Annotated[int, Field(ge=0)]
+    differences: tuple[TensorDifference, ...] = Field(strict=False, max_length=NAMES_LIMIT)
+    unexplained: Annotated[int, Field(ge=0)]
+    """Initialisers that stand for nothing that is known."""
+    unexplained_names: tuple[Name, ...] = Field(strict=False, max_length=NAMES_LIMIT)
+    tensors: Annotated[int, Field(ge=0)]
+    """Floating tensors of more than one element that the program uses, shared ones once."""
+    missing: Annotated[int, Field(ge=0)]
+    """Those of them that no initialiser stands for."""
+    missing_names: tuple[Name, ...] = Field(strict=False, max_length=NAMES_LIMIT)
+
+    @property
+    def accounted(self) -> int:
+        """How many initialisers are the program's."""
+        return self.equal + self.rearranged + self.folded + self.converted
 
 
 class ModelFacts(Document):

@@ -43,10 +43,7 @@ def vet_onnx(path: Path) -> OnnxFacts:
     Raises:
         BackendRefusal: format.
     """
-    model = _parse(path)
-    _vet_domains(model)
-    for tensor in _tensors(model):
-        _vet_tensor(tensor, path)
+    model = open_onnx(path)
     provided = {tensor.name for tensor in model.graph.initializer}
     return OnnxFacts(
         opset=max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0),
@@ -56,6 +53,19 @@ def vet_onnx(path: Path) -> OnnxFacts:
         outputs=tuple(value.name for value in model.graph.output),
         producer=f"{model.producer_name} {model.producer_version}".strip(),
     )
+
+
+def open_onnx(path: Path) -> Any:
+    """Parse a model file and vet it; external data stay where they are.
+
+    Raises:
+        BackendRefusal: format.
+    """
+    model = _parse(path)
+    _vet_domains(model)
+    for tensor in _tensors(model):
+        _vet_tensor(tensor, path)
+    return model
 
 
 def _parse(path: Path) -> Any:
@@ -70,6 +80,28 @@ def _parse(path: Path) -> Any:
     if not model.graph.node or not model.graph.output or not model.opset_import:
         raise format_refusal(f"{path.name} holds no graph with nodes and outputs: cut short, or no ONNX file")
     return model
+
+
+def read_constants(model: Any) -> Iterator[Any]:
+    """Yield the tensors, under their names, that a vetted model computes with: initializers and constant nodes."""
+    for graph in _graphs(model):
+        yield from getattr(graph, "initializer", ())
+        for node in graph.node:
+            for attribute in node.attribute:
+                if node.op_type == "Constant" and attribute.name == "value":
+                    tensor = onnx.TensorProto()
+                    tensor.CopyFrom(attribute.t)
+                    tensor.name = node.output[0]
+                    yield tensor
+
+
+def paired_biases(model: Any) -> dict[str, str]:
+    """Return bias -> weight for every contraction of a model that has both as one node's inputs."""
+    return {
+        node.input[2]: node.input[1]
+        for node in _nodes(model)
+        if node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.input) > 2 and node.input[2]
+    }
 
 
 # --- Walking ---------------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 import torch
 
 from validator.backends.binding import flatten_outputs
-from validator.backends.interface import BackendRefusal, ExportFacts, ModelFacts, RefusalKind, TensorFacts
+from validator.backends.interface import BackendRefusal, ExportFacts, ModelFacts, RefusalKind, TensorFacts, WeightsFacts
 from validator.backends.onnx_export import export_onnx
 from validator.backends.refusals import model_refusal, refusal_from
 from validator.backends.torch_program import TorchProgram, load_program
+from validator.backends.weights import compare_weights
 
 TRIED_BATCHES = (1, 2, 3)
 _CPU = torch.device("cpu")
@@ -67,7 +68,7 @@ def probe(path: Path, model_format: str, golden: Golden) -> ModelFacts:
 
 def export(
     path: Path, model_format: str, golden: Golden, *, static_batch: int | None, destination: Path
-) -> ExportFacts:
+) -> tuple[ExportFacts, WeightsFacts | None]:
     """Export a model file to ONNX.
 
     Args:
@@ -79,12 +80,16 @@ def export(
 
     Raises:
         BackendRefusal: format or model: unsafe, or does not load.
+
+    Returns:
+        What became of it, and how the initialisers of the file compare with the program's tensors; None without a file.
     """
     program = load_program(path, model_format, _CPU)
     sample = golden.read_torch(0, 1)
     feeds, _ = program.bind([spec.name for spec in golden.inputs])
     example = [repeated(sample[name], static_batch or 2) for name in feeds]
-    return export_onnx(program, example, destination, static=static_batch is not None)
+    facts = export_onnx(program, example, destination, static=static_batch is not None)
+    return facts, None if facts.path is None else compare_weights(program, destination)
 
 
 # --- Inputs and batch --------------------------------------------------------------------------------------------

@@ -126,10 +126,6 @@ class LocalExecutor:
         for spec in specs:
             self._open(Seat(spec=spec))
 
-    def dismiss(self, spec: WarmSpec) -> None:
-        """End the workers that were prepared like this and have no job: none will come."""
-        self._schedule.dismiss(spec)
-
     def submit(self, job: Job) -> None:
         """Give a job, with a nonce of its own, to a worker that was prepared for its like, or else to a new one."""
         self._outstanding += 1

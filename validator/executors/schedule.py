@@ -29,7 +29,6 @@ class Seat:
     is_alone: bool = False
     """Nothing else may run on its device."""
     is_started: bool = False
-    is_dismissed: bool = False
 
     @property
     def device(self) -> str | None:
@@ -76,14 +75,6 @@ class Schedule:
                 self._changed.notify_all()
         return seat is not None
 
-    def dismiss(self, spec: WarmSpec) -> None:
-        """Give up the seats of a kind that have no job: none will come."""
-        with self._changed:
-            for seat in self._foreseen:
-                seat.is_dismissed = seat.is_dismissed or (seat.job is None and seat.spec == spec)
-            self._foreseen = [seat for seat in self._foreseen if not seat.is_dismissed]
-            self._changed.notify_all()
-
     def cancel(self) -> None:
         """Send everybody home."""
         with self._changed:
@@ -97,7 +88,7 @@ class Schedule:
             JobCancelled: that will never be.
         """
         with self._changed:
-            self._wait(seat, lambda: self._may_run(seat) or self._may_warm(seat))
+            self._wait(lambda: self._may_run(seat) or self._may_warm(seat))
             seat.is_started = True
 
     @contextmanager
@@ -108,7 +99,7 @@ class Schedule:
             JobCancelled: that will never be.
         """
         with self._changed:
-            self._wait(seat, lambda: self._may_run(seat))
+            self._wait(lambda: self._may_run(seat))
             job, device, places = seat.job, seat.device, self._places(seat)
             assert job is not None  # noqa: S101 - for the type checker: without a job nothing may run
             self._foreseen.remove(seat)
@@ -120,9 +111,9 @@ class Schedule:
             with self._changed:
                 self._take(device, -places)
 
-    def _wait(self, seat: Seat, condition: Callable[[], bool]) -> None:
-        self._changed.wait_for(lambda: self.cancelled.is_set() or seat.is_dismissed or condition())
-        if self.cancelled.is_set() or seat.is_dismissed:
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        self._changed.wait_for(lambda: self.cancelled.is_set() or condition())
+        if self.cancelled.is_set():
             raise JobCancelled("called off before it ran")
 
     def _may_warm(self, seat: Seat) -> bool:

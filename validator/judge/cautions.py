@@ -7,6 +7,7 @@ from validator.backends.catalog import BASELINE
 from validator.judge.findings import EXACT_KINDS, Caution, Check, Evidence, Finding, Status
 from validator.judge.noise import deployed_batch
 from validator.judge.waivers import warn_of_waivers
+from validator.judge.weights import warn_of_weights
 from validator.metrics import divide_by_floor
 from validator.policy import (
     Policy,
@@ -40,6 +41,7 @@ def list_cautions(
             yield Caution(code="batch", message=f"{backend.row.name}: outputs {names} belong to no single sample")
     yield from _warn_of_batch(policy, evidence)
     yield from _ill_conditioned(evidence)
+    yield from warn_of_weights(evidence)
     yield from warn_of_waivers(policy.waiver, findings, today)
     if policy.formats.pickle:
         yield Caution(

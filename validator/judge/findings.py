@@ -45,6 +45,7 @@ class Check(StrEnum):
     TRAINING_MODE = "training-mode"
     STATE = "state"
     EXPORT = "export"
+    WEIGHTS = "weights"
     WORKER = "worker"
     IDENTITY = "identity"
     COVERAGE = "coverage"
@@ -143,6 +144,8 @@ class Evidence:
     probe: Outcome | None
     export: Outcome | None = None
     """None: there was an ONNX file, none was needed, or the export was never tried."""
+    weights: Outcome | None = None
+    """Of the job that compared the ONNX file's initialisers with the program: the export's, where the gate made it."""
     onnx_required: bool
     has_onnx: bool
     backends: tuple[BackendEvidence, ...]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from validator.backends.interface import ExportFacts
 from validator.judge.findings import Check, Evidence, Finding, Status, not_measured
 from validator.judge.outcomes import judge_outcome
+from validator.judge.weights import judge_weights
 from validator.policy import (
     Policy,
 )
@@ -41,6 +42,8 @@ def judge_model(evidence: Evidence) -> Iterator[Finding]:
     )
     if evidence.onnx_required:
         yield _judge_export(evidence)
+        if evidence.has_onnx:
+            yield judge_weights(evidence)
 
 
 def _judge_export(evidence: Evidence) -> Finding:

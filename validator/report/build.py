@@ -95,6 +95,7 @@ def build_document(
         facts=evidence.facts,
         probe=_outcome(evidence.probe),
         export=evidence.export.export if isinstance(evidence.export, Completed) else None,
+        weights=evidence.weights.weights if isinstance(evidence.weights, Completed) else None,
         backends=tuple(_backend(policy, evidence, backend, golden) for backend in evidence.backends),
         findings=_findings(decision.findings, golden),
         warnings=tuple(m.WarningRecord(code=w.code, message=w.message) for w in decision.warnings),

@@ -32,13 +32,23 @@ def _facts(document: VerdictDocument) -> str:
         case Verdict.FAIL:
             text = f"{count[Status.EXCEEDED]:,} of {total} findings exceeded"
             worst = largest_ratio(document, Status.EXCEEDED)
-            return f"{text}, worst {describe_measured(worst)}" if worst else f"{text}: {_first(document)}"
+            if worst is None:
+                return f"{text}: {_first(document)}"
+            return f"{text}, worst {describe_measured(worst)}{_first_initialiser(document)}"
         case Verdict.INCONCLUSIVE:
             return f"{count[Status.NOT_MEASURED]:,} of {total} findings not measured, 0 exceeded"
         case Verdict.REFUSED:
             return _first(document)
         case _:
             assert_never(document.verdict)
+
+
+def _first_initialiser(document: VerdictDocument) -> str:
+    """Name an initialiser that is not the model's, if there is one: it says more than any ratio."""
+    if document.weights is None or not document.weights.differences:
+        return ""
+    first = document.weights.differences[0]
+    return f"; initialiser {clean(first.name)} differs in {first.unequal:,} of {first.elements:,} elements"
 
 
 def _first(document: VerdictDocument) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PlainSerializer, ValidationError
 
 from validator.backends.catalog import Setting
-from validator.backends.interface import ExportFacts, ModelFacts
+from validator.backends.interface import ExportFacts, ModelFacts, WeightsFacts
 from validator.errors import UsageError
 from validator.judge import Check, Status, Verdict
 
@@ -397,6 +397,8 @@ class VerdictDocument(Part):
     probe: OutcomeRecord
     export: ExportFacts | None
     """What became of an ONNX export of this check's own; None: there was none, or it did not end well."""
+    weights: WeightsFacts | None
+    """The ONNX file's initialisers against the model's tensors; None: there was no file, or they were not compared."""
     backends: tuple[BackendRecord, ...]
     findings: tuple[FindingRecord, ...]
     warnings: tuple[WarningRecord, ...]

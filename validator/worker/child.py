@@ -24,6 +24,7 @@ from validator.worker.protocol import (
     FRAME_LIMIT_BYTES,
     REFUSAL,
     SURVEYED,
+    WEIGHTS,
     Closing,
     ExportJob,
     FrameHeader,
@@ -34,6 +35,7 @@ from validator.worker.protocol import (
     Refusal,
     RunJob,
     SurveyJob,
+    WeightsJob,
     write_message,
 )
 
@@ -48,8 +50,11 @@ RUNTIMES: Mapping[Runtime, str] = MappingProxyType(
 )
 """Modules with `open_session(row, file) -> Session`."""
 
+COMPARISON = "validator.backends.weights"
+"""Module with `compare_files(path, format, onnx) -> WeightsFacts`."""
+
 PROBE = "validator.backends.probe"
-"""Module with `probe(path, format, golden) -> ModelFacts` and `export(...) -> ExportFacts`."""
+"""Module with `probe(path, format, golden) -> ModelFacts` and `export(...) -> (ExportFacts, WeightsFacts | None)`."""
 
 SURVEY = "validator.backends.survey"
 """Module with `survey(path, format, golden, ...) -> SurveyFacts`."""
@@ -70,6 +75,8 @@ def do_job(job: Job, stream: BinaryIO) -> None:
                 _survey(job, stream)
             case ExportJob():
                 _export(job, stream)
+            case WeightsJob():
+                _compare_weights(job, stream)
     except BackendRefusal as refusal:
         record = Refusal(
             job_id=job.job_id,
@@ -127,7 +134,7 @@ def _export(job: ExportJob, stream: BinaryIO) -> None:
     seconds: dict[str, float] = {}
     with _timed(seconds, "export"):
         golden = _open_golden(job)
-        facts = importlib.import_module(PROBE).export(
+        facts, weights = importlib.import_module(PROBE).export(
             Path(job.model_path),
             job.model_format,
             golden,
@@ -135,6 +142,17 @@ def _export(job: ExportJob, stream: BinaryIO) -> None:
             destination=Path(job.export_path),
         )
     write_message(stream, EXPORTED, facts.model_dump_json().encode())
+    if weights is not None:
+        write_message(stream, WEIGHTS, weights.model_dump_json().encode())
+    _close(job, stream, _bare_environment(), seconds=seconds, frames={})
+
+
+def _compare_weights(job: WeightsJob, stream: BinaryIO) -> None:
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "weights"):
+        comparison = importlib.import_module(COMPARISON)
+        weights = comparison.compare_files(Path(job.model_path), job.model_format, Path(job.onnx_path))
+    write_message(stream, WEIGHTS, weights.model_dump_json().encode())
     _close(job, stream, _bare_environment(), seconds=seconds, frames={})
 
 
@@ -145,7 +163,7 @@ def _bare_environment() -> Environment:
     return Environment(settings={}, fingerprint={"gpu": "present" if torch.cuda.device_count() else "none"})
 
 
-def _open_golden(job: Job) -> GoldenDataset:
+def _open_golden(job: RunJob | ProbeJob | SurveyJob | ExportJob) -> GoldenDataset:
     """Open the dataset without hashing it again: the parent did, and the digest binds both to one manifest."""
     golden = open_golden(Path(job.golden_path), verify=False)
     if golden.digest != job.golden_digest:

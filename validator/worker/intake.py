@@ -8,7 +8,7 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from validator.backends.interface import ExportFacts, ModelFacts, SurveyFacts
+from validator.backends.interface import ExportFacts, ModelFacts, SurveyFacts, WeightsFacts
 from validator.worker.coverage import Coverage
 from validator.worker.frames import LENGTH, check_frame, prefix_bytes
 from validator.worker.protocol import (
@@ -18,6 +18,7 @@ from validator.worker.protocol import (
     FRAME,
     HEADER,
     SURVEYED,
+    WEIGHTS,
     Closing,
     ExportJob,
     Job,
@@ -26,6 +27,7 @@ from validator.worker.protocol import (
     Refusal,
     RunJob,
     SurveyJob,
+    WeightsJob,
     parse_header,
 )
 from validator.worker.spool import SpooledFrame
@@ -41,6 +43,7 @@ class Intake:
         self.facts: ModelFacts | None = None
         self.survey: SurveyFacts | None = None
         self.export: ExportFacts | None = None
+        self.weights: WeightsFacts | None = None
         self.last: Closing | Refusal | None = None
         self._is_within_message = False
         self._job = job
@@ -131,6 +134,8 @@ class Intake:
             self._take_survey(_read(SurveyFacts, payload))
         elif kind == EXPORTED:
             self._take_export(_read(ExportFacts, payload))
+        elif kind == WEIGHTS:
+            self._take_weights(_read(WeightsFacts, payload))
         elif kind == CLOSING:
             self._take_closing(_read(Closing, payload))
         else:
@@ -157,6 +162,17 @@ class Intake:
             raise ProtocolError("an export at another place than was asked for")
         self.export = export
 
+    def _take_weights(self, weights: WeightsFacts) -> None:
+        if not self._owes_weights or self.weights is not None:
+            raise ProtocolError("facts about an ONNX file that nobody asked for, or for the second time")
+        self.weights = weights
+
+    @property
+    def _owes_weights(self) -> bool:
+        """Whether there is an ONNX file to say something about: a given one, or one that was exported."""
+        exported = self.export is not None and self.export.path is not None
+        return isinstance(self._job, WeightsJob) or exported
+
     def _take_closing(self, closing: Closing) -> None:
         self._check_sender(closing)
         self._coverage.check_complete()
@@ -168,6 +184,8 @@ class Intake:
             raise ProtocolError("a survey that closes without saying what it found")
         if isinstance(self._job, ExportJob) and self.export is None:
             raise ProtocolError("an export that closes without saying what became of it")
+        if self._owes_weights and self.weights is None:
+            raise ProtocolError("an ONNX file whose weights are not accounted for")
         self.last = closing
 
     def _check_sender(self, record: Closing | Refusal) -> None:

@@ -203,6 +203,7 @@ def conclude(job: Job, intake: Intake, ended: Ended, *, spool: Path, limit_s: fl
                 facts=intake.facts,
                 survey=intake.survey,
                 export=intake.export,
+                weights=intake.weights,
                 seconds=closing.seconds,
                 peak_memory_bytes=closing.peak_memory_bytes,
             )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from validator.backends.interface import Environment, ExportFacts, ModelFacts, SurveyFacts
+from validator.backends.interface import Environment, ExportFacts, ModelFacts, SurveyFacts, WeightsFacts
 from validator.worker.protocol import Job, Refusal
 from validator.worker.spool import Spool
 
@@ -28,6 +28,8 @@ class Completed(_Ended):
     """What a survey found; None for any other job."""
     export: ExportFacts | None = None
     """What became of an export; None for any other job."""
+    weights: WeightsFacts | None = None
+    """The initialisers of the ONNX file that was exported or given; None for any other job."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Stage or pass -> wall time, by the worker's own clock."""
     peak_memory_bytes: int = 0

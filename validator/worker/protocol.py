@@ -9,6 +9,7 @@ of `kind (1 byte) | length (8 bytes, big endian) | payload`:
     P  the probe's facts about a model file (JSON, ModelFacts)
     S  what a survey of a model's insides found (JSON, SurveyFacts)
     E  what became of an ONNX export (JSON, ExportFacts)
+    W  the ONNX file's initialisers against the program's tensors (JSON, WeightsFacts)
     X  why the job cannot be done (JSON, Refusal); the last message
     C  the closing record (JSON, Closing); the last message
 
@@ -24,7 +25,7 @@ from pydantic import Field, TypeAdapter
 from validator.backends.catalog import Backend
 from validator.backends.interface import Document, Environment, RefusalKind
 
-FRAME, FACTS, SURVEYED, EXPORTED, REFUSAL, CLOSING = b"F", b"P", b"S", b"E", b"X", b"C"
+FRAME, FACTS, SURVEYED, EXPORTED, WEIGHTS, REFUSAL, CLOSING = b"F", b"P", b"S", b"E", b"W", b"X", b"C"
 HEADER = struct.Struct(">cQ")
 FRAME_LIMIT_BYTES = 1 << 33
 RECORD_LIMIT_BYTES = 1 << 24
@@ -120,7 +121,7 @@ class SurveyJob(Document):
 
 
 class ExportJob(Document):
-    """Export a model file to ONNX."""
+    """Export a model file to ONNX, and compare the initialisers of what came out with the program's tensors."""
 
     task: Literal["export"] = "export"
     job_id: str
@@ -136,7 +137,19 @@ class ExportJob(Document):
     threads: Annotated[int, Field(ge=1)]
 
 
-Job = RunJob | ProbeJob | SurveyJob | ExportJob
+class WeightsJob(Document):
+    """Compare the initialisers of an ONNX file that is there already with the program's tensors."""
+
+    task: Literal["weights"] = "weights"
+    job_id: str
+    nonce: str
+    model_path: str
+    model_format: str
+    onnx_path: str
+    threads: Annotated[int, Field(ge=1)]
+
+
+Job = RunJob | ProbeJob | SurveyJob | ExportJob | WeightsJob
 
 
 class Refusal(Document):
@@ -206,7 +219,7 @@ def parse_header(header: bytes) -> tuple[bytes, int]:
         ProtocolError: no such kind, or more than is allowed.
     """
     kind, length = HEADER.unpack(header)
-    if kind not in (FRAME, FACTS, SURVEYED, EXPORTED, REFUSAL, CLOSING):
+    if kind not in (FRAME, FACTS, SURVEYED, EXPORTED, WEIGHTS, REFUSAL, CLOSING):
         raise ProtocolError(f"unknown kind of message {kind!r}")
     if length > (FRAME_LIMIT_BYTES if kind == FRAME else RECORD_LIMIT_BYTES):
         raise ProtocolError(f"a message of {length} bytes is over the limit")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Self
 
 from validator.backends.catalog import Backend, Runtime
-from validator.worker.protocol import ExportJob, Job, ProbeJob, RunJob, SurveyJob
+from validator.worker.protocol import ExportJob, Job, ProbeJob, RunJob, SurveyJob, WeightsJob
 
 
 class Kit(StrEnum):
@@ -47,7 +47,7 @@ class WarmSpec:
                 return cls.of_row(job.backend, threads=job.threads)
             case ProbeJob() | SurveyJob():
                 return cls(kit=Kit.PROBE, threads=job.threads)
-            case ExportJob():
+            case ExportJob() | WeightsJob():
                 return cls(kit=Kit.EXPORT, threads=job.threads)
 
 
