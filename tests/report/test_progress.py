@@ -8,7 +8,7 @@ from validator.report.progress import LiveProgress, PlainProgress, Progress, Sil
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    backend: str = "eager-cpu"
+    job_id: str = "eager-cpu"
     kind: str = "progress"
     samples: int = 0
     total: int = 320
@@ -48,7 +48,7 @@ def test_a_heartbeat_says_what_is_waited_for_and_only_after_silence() -> None:
     progress = PlainProgress(stream, clock=clock, heartbeat_s=30)
     progress.job(Event(kind="started"))
     progress.job(Event(samples=160))
-    progress.job(Event(backend="probe", kind="started", total=0))
+    progress.job(Event(job_id="probe", kind="started", total=0))
     clock.now += 29
     progress.beat()
     assert stream.getvalue() == ""
@@ -94,7 +94,7 @@ def test_live_lines_are_erased_at_the_end_and_finished_jobs_stay() -> None:
     stream = Terminal()
     with LiveProgress(stream, color=False) as progress:
         tell_a_run(progress)
-        progress.job(Event(backend="probe", kind="started", total=0))
+        progress.job(Event(job_id="probe", kind="started", total=0))
     text = stream.getvalue()
     assert "eager-cpu completed, 320 samples" in text
     assert "CUDA error\\x1b[31m" in text

@@ -48,8 +48,7 @@ class JobEvent:
     """Something that happened to a job. For people: what counts is in the outcome."""
 
     job_id: str
-    backend: str
-    """Its row's name, with `fresh process` for a repetition; of any other job its task."""
+    """What it is called: its row's name, and what it looks for where that has several jobs; else its task."""
     kind: JobEventKind
     samples: int
     """Arrived so far, over all passes; starts anew with a retry."""
@@ -216,7 +215,6 @@ class LocalExecutor:
     def _tell(self, job: Job, kind: JobEventKind, *, samples: int = 0, detail: str = "") -> None:
         event = JobEvent(
             job_id=job.job_id,
-            backend=job.job_id if isinstance(job, RunJob) else job.task,
             kind=kind,
             samples=samples,
             total=_total(job),

@@ -27,8 +27,8 @@ class JobEvent(Protocol):
     """What an executor tells of a job. Its `JobEvent` satisfies this."""
 
     @property
-    def backend(self) -> str:
-        """Its row's name."""
+    def job_id(self) -> str:
+        """What it is called."""
 
     @property
     def kind(self) -> str:
@@ -107,11 +107,11 @@ class PlainProgress(SilentProgress):
     def job(self, event: JobEvent) -> None:
         """Write one line for a job that was retried or has ended; remember the others for the heartbeat."""
         with self._lock:
-            self._running[event.backend] = event
+            self._running[event.job_id] = event
             if event.kind == "retried":
-                self._say("run", f"{event.backend} again: {event.detail}")
+                self._say("run", f"{event.job_id} again: {event.detail}")
             elif event.kind == "finished":
-                del self._running[event.backend]
+                del self._running[event.job_id]
                 self._finished += 1
                 self._say("run", describe_end(event))
 
@@ -186,18 +186,18 @@ class LiveProgress(SilentProgress):
     def job(self, event: JobEvent) -> None:
         """Move the job's bar."""
         with self._lock:
-            if event.backend not in self._tasks:
-                self._tasks[event.backend] = self._bars.add_task(clean(event.backend), total=event.total or None)
-            task = self._tasks[event.backend]
+            if event.job_id not in self._tasks:
+                self._tasks[event.job_id] = self._bars.add_task(clean(event.job_id), total=event.total or None)
+            task = self._tasks[event.job_id]
             if event.kind == "finished":
-                self._bars.remove_task(self._tasks.pop(event.backend))
+                self._bars.remove_task(self._tasks.pop(event.job_id))
                 # What is printed next is followed by the bars as they were last drawn.
                 self._bars.refresh()
                 self.stage("run", describe_end(event))
                 return
             self._bars.update(task, completed=event.samples, visible=len(self._tasks) <= LINES_SHOWN)
             if event.kind == "retried":
-                self.stage("run", f"{event.backend} again: {event.detail}")
+                self.stage("run", f"{event.job_id} again: {event.detail}")
 
     def __enter__(self) -> Self:
         """Show the bars."""
@@ -214,12 +214,12 @@ class LiveProgress(SilentProgress):
 def describe_end(event: JobEvent) -> str:
     """Say how a job ended."""
     count = f", {event.samples:,} samples" if event.total else ""
-    return f"{event.backend} {event.detail or 'done'}{count}"
+    return f"{event.job_id} {event.detail or 'done'}{count}"
 
 
 def describe_state(event: JobEvent) -> str:
     """Say how far a job is: `eager-cpu 160 of 320`."""
-    return f"{clean(event.backend)} {event.samples:,} of {event.total:,}" if event.total else clean(event.backend)
+    return f"{clean(event.job_id)} {event.samples:,} of {event.total:,}" if event.total else clean(event.job_id)
 
 
 def open_progress(stream: TextIO, *, quiet: bool, is_live: bool, color: bool) -> Progress:
