@@ -9,8 +9,14 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 _DESELECTED = pytest.StashKey[int]()
+
+
+# No timing in tests: a loaded machine is no reason to fail.
+settings.register_profile("validator", deadline=None)
+settings.load_profile("validator")
 
 
 def pytest_configure() -> None:

@@ -141,7 +141,10 @@ def test_non_finite_values_can_be_waived_by_name_only() -> None:
     candidate = noisy(scores(), 1e-6)
     candidate[3, 4] = np.nan
     assert judged(waiver(), tried=evidence(candidate)).verdict is Verdict.FAIL
-    assert judged(waiver(check="non-finite"), tried=evidence(candidate)).verdict is Verdict.PASS
+    # Scores that are no numbers are another answer, too, and that is another thing to answer for.
+    assert judged(waiver(check="non-finite"), tried=evidence(candidate)).verdict is Verdict.FAIL
+    both = judged(waiver(check="non-finite"), waiver(check="decisions"), tried=evidence(candidate))
+    assert both.verdict is Verdict.PASS
     assert SAMPLES > 3
 
 
