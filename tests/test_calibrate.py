@@ -31,20 +31,23 @@ from validator.calibrate import (
     calibrate,
     environment_of,
     fresh_name,
+    has_images,
+    leave_out_missing,
     list_ratios,
     measure,
     measuring_policy,
     plan_variants,
     policy_text,
+    possible_sizes,
     ratio_limit,
     require_health,
     with_budgets,
     with_ratio,
-    without_missing_variants,
 )
 from validator.check import CheckRequest, check
 from validator.compare import compare, measure_variety
 from validator.errors import GoldenError, PolicyError
+from validator.golden.dataset import open_golden
 from validator.judge import BackendEvidence, Decision, Evidence, Verdict, judge
 from validator.plan import choose_rows
 from validator.policy import BUILT_IN, Budget, Policy, Provenance, VariantRatio, Waiver, parse_policy
@@ -54,19 +57,25 @@ from validator.worker.protocol import Refusal
 
 CPU = BUILT_IN["cpu"]
 ORT = CATALOG["onnxruntime-cpu"]
-VARIANTS = plan_variants([ORT], threads=2)
+VARIANTS = plan_variants([ORT], threads=2, has_images=True)
 MEASURING = measuring_policy(CPU, [ORT], VARIANTS)
 LOUD = VARIANTS[0].row
 
 # --- Variants -----------------------------------------------------------------------------------------------------
 
 
-def knobs_of(name: str, threads: int = 4) -> list[dict[str, object]]:
-    return [dict(v.knobs) for v in plan_variants([CATALOG[name]], threads=threads)]
+def knobs_of(name: str, *, has_images: bool = False) -> list[dict[str, object]]:
+    return [dict(v.knobs) for v in plan_variants([CATALOG[name]], threads=4, has_images=has_images)]
+
+
+def titles_of(name: str, *, threads: int = 4, has_images: bool = False) -> list[str]:
+    return [v.title for v in plan_variants([CATALOG[name]], threads=threads, has_images=has_images)]
 
 
 def test_every_runtime_and_device_has_another_kernel_family() -> None:
-    assert knobs_of("onnxruntime-cpu") == [{"graph_optimization": "disable"}, {"graph_optimization": "basic"}]
+    levels = [{"graph_optimization": level} for level in ("disable", "basic", "extended")]
+    assert knobs_of("onnxruntime-gpu") == levels
+    assert knobs_of("onnxruntime-cpu") == [*levels, {}]
     cublas = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     assert knobs_of("eager-cuda") == [
         {"cudnn": False, "cudnn_benchmark": False},
@@ -74,14 +83,32 @@ def test_every_runtime_and_device_has_another_kernel_family() -> None:
         {"deterministic": True, "environment": cublas},
     ]
     assert knobs_of("cudnn-deterministic") == [{"cudnn": False, "cudnn_benchmark": False}]
-    assert [v.title for v in plan_variants([CATALOG["eager-cpu"]], threads=4)] == ["1 threads"]
-    assert [v.title for v in plan_variants([CATALOG["eager-cpu"]], threads=1)] == ["2 threads"]
+    assert titles_of("eager-cpu") == ["onednn off", "1 threads"]
+    assert titles_of("eager-cpu", threads=1) == ["onednn off", "2 threads"]
+    assert titles_of("compiled-cpu") == ["compile off", "onednn off", "1 threads"]
+
+
+def test_only_models_of_images_are_laid_out_in_another_way() -> None:
+    assert titles_of("eager-cpu", has_images=True) == ["memory_format = channels_last", "onednn off", "1 threads"]
+    assert {"memory_format": "channels_last"} in knobs_of("cudnn-deterministic", has_images=True)
+    assert titles_of("onnxruntime-cpu", has_images=True) == titles_of("onnxruntime-cpu")
+
+
+def test_the_largest_batch_is_what_the_dataset_fills_of_twice_the_deployed_one(golden: Path) -> None:
+    dataset = open_golden(golden)
+    assert has_images(dataset)
+    assert [possible_sizes(Policy(batch_size=size), [ORT], dataset) for size in (1, 4, 12, 32)] == [
+        (2, 7),
+        (1, 7, 8),
+        (1, 7),
+        (1, 7),
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in CATALOG if name not in (REFERENCE, "eager-cpu")])
 def test_the_variants_of_every_backend_are_rows_that_a_check_can_run(name: str) -> None:
     row = CATALOG[name]
-    variants = plan_variants([row], threads=2)
+    variants = plan_variants([row], threads=2, has_images=True)
     source = Policy(required=("eager-cpu", name))
     policy = measuring_policy(source, [row], variants)
     rows = choose_rows(policy, [v.row for v in variants], reference_device="cpu")
@@ -144,7 +171,7 @@ def k_of(tried: Evidence) -> Measured:
 def test_quiet_variants_give_the_least_budget() -> None:
     found = k_of(measured_evidence())
     assert (found.backend, found.output, found.error_ratio) == (ORT.name, "output", 3.0)
-    assert found.families == 2
+    assert found.families == len(VARIANTS) == 4
     assert decided(measured_evidence()).verdict is Verdict.PASS
 
 
@@ -178,24 +205,44 @@ def test_under_its_own_budget_a_healthy_model_uses_at_most_half_of_every_limit(o
             assert finding.measured <= finding.limit / 2
 
 
-def declined(variant: Variant) -> Declined:
-    job = run_job(MEASURING.rows[variant.row])
-    refusal = Refusal(job_id=job.job_id, nonce=job.nonce, kind=RefusalKind.UNAVAILABLE, stage="device", message="none")
+def declined(row: Backend, kind: RefusalKind = RefusalKind.UNAVAILABLE) -> Declined:
+    job = run_job(row)
+    refusal = Refusal(job_id=job.job_id, nonce=job.nonce, kind=kind, stage="device", message="no such thing")
     return Declined(job=job, refusal=refusal)
 
 
 def test_where_no_other_kernel_family_can_run_the_budget_is_10() -> None:
     tried = measured_evidence()
-    names = {v.row: v for v in VARIANTS}
+    names = {v.row for v in VARIANTS}
     backends = tuple(
-        BackendEvidence(row=b.row, outcome=declined(names[b.row.name])) if b.row.name in names else b
-        for b in tried.backends
+        BackendEvidence(row=b.row, outcome=declined(b.row)) if b.row.name in names else b for b in tried.backends
     )
-    left = without_missing_variants(replace(tried, backends=backends), VARIANTS)
+    left, left_out = leave_out_missing(replace(tried, backends=backends), VARIANTS)
+    assert left_out[0] == "onnxruntime-cpu (graph_optimization = disable): no such thing"
+    assert len(left_out) == len(VARIANTS)
     assert [b.row.name for b in left.backends] == [REFERENCE, "eager-cpu", ORT.name]
     require_health(decided(left), VARIANTS)
     found = k_of(left)
     assert (found.families, found.error_ratio) == (0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "kind", "is_left_out"),
+    [
+        ({"memory_format": "channels_last"}, RefusalKind.MODEL, True),
+        ({"memory_format": "channels_last"}, RefusalKind.FORMAT, False),
+        ({"onednn": False}, RefusalKind.MODEL, False),
+        ({"onednn": False}, RefusalKind.UNAVAILABLE, True),
+    ],
+)
+def test_a_program_written_for_one_layout_is_no_fault_and_any_other_refusal_of_a_model_is(
+    knobs: dict[str, object], kind: RefusalKind, *, is_left_out: bool
+) -> None:
+    row = CATALOG["eager-cuda"]
+    variant = Variant(row=row.name, candidate="mine", title="other", knobs=knobs)
+    tried = replace(measured_evidence(), backends=(BackendEvidence(row=row, outcome=declined(row, kind)),))
+    left, left_out = leave_out_missing(tried, [variant])
+    assert (left.backends == (), left_out != ()) == (is_left_out, is_left_out)
 
 
 @pytest.mark.parametrize(("largest", "k"), [(0.0, 3.0), (1.5, 3.0), (1.501, 3.01), (40.0, 80.0)])
@@ -389,6 +436,8 @@ def test_a_measured_policy_passes_the_very_model_and_finds_a_stale_file(
     assert policy.calibration.provenance is not None
     titles = {v.variant for v in policy.calibration.provenance.variant}
     assert {"as it is", "graph_optimization = disable", "as it is, batch 1", "as it is, batch 7"} <= titles
+    assert {"graph_optimization = extended", "2 threads", "as it is, batch 8"} <= titles
+    assert policy.calibration.provenance.left_out == ()
     assert set(policy.calibration.environment) == {"eager-cpu", "onnxruntime-cpu"}
 
     def verdict(**changes: object) -> Verdict:

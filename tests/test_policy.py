@@ -39,6 +39,17 @@ REQUIRED = 'required = ["eager-cpu", "onnxruntime-cpu"]\n'
         (REQUIRED + '[backends.mine]\nlike = "onnxruntime-cpu"\nuse_tf32 = true', "use_tf32 has no effect"),
         (REQUIRED + '[backends.mine]\nlike = "onnxruntime-cpu"\nautocast = "bfloat16"', "autocast has no effect"),
         (REQUIRED + '[backends.mine]\nlike = "eager-cpu"\nconv_precision = "tf32"', "conv_precision has no effect"),
+        (REQUIRED + '[backends.mine]\nlike = "eager-cuda"\nonednn = false', "onednn has no effect"),
+        (REQUIRED + '[backends.mine]\nlike = "onnxruntime-cpu"\nonednn = false', "onednn has no effect"),
+        (REQUIRED + '[backends.mine]\nlike = "onnxruntime-cpu"\ncompile = "inductor"', "compile has no effect"),
+        (
+            REQUIRED + '[backends.mine]\nlike = "onnxruntime-gpu"\nmemory_format = "channels_last"',
+            "memory_format has no",
+        ),
+        (
+            REQUIRED + '[backends.mine]\nlike = "eager-cuda-tf32"\ncompile = "inductor"',
+            "compile needs matmul_precision",
+        ),
         (REQUIRED + '[backends.mine]\nlike = "eager-cuda"\nbaseline = "cudnn-off"', "cudnn-off is no baseline"),
         (
             REQUIRED + '[backends.mine]\nlike = "eager-cuda"\nbaseline = "eager-cuda-bf16"',

@@ -41,7 +41,10 @@ from validator.worker.outcome import Completed, Declined
 from validator.worker.protocol import Job
 
 BATCH_SIZES = (1, 7)
-"""Held against the deployed batch size, besides those that the policy names."""
+"""Held against the deployed batch size, besides those that the policy names and the largest; see `possible_sizes`."""
+
+LARGEST_BATCH = 2
+"""Over the deployed batch size: as far as a row may go that must fit into the memory of whoever serves it."""
 
 RATIO_FLOOR = 3.0
 """Least K: what one machine happens not to show is no reason for a budget that the next one breaks."""
@@ -56,7 +59,10 @@ TELLING_RATIO = 2.0**-40
 """K that nothing is within, so that the judge tells every number that a limit follows from."""
 
 AS_IT_IS = "as it is"
-ONE_THREAD = "threads"
+OTHER_THREADS = "threads"
+
+LEVELS = ("disable", "basic", "extended", "all")
+"""Of ONNX Runtime's graph optimisation."""
 
 
 class CalibrationRefused(CouldNotRun):
@@ -117,6 +123,8 @@ class CalibrationResult:
     policy: Policy
     measured: tuple[Measured, ...]
     path: Path
+    left_out: tuple[str, ...]
+    """Variants that could not run here, and why."""
 
 
 def calibrate(request: CalibrationRequest, registry: Registry, progress: Progress) -> CalibrationResult:
@@ -130,17 +138,19 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
     rows = choose_rows(source, request.backends, reference_device="cpu")
     asked = {*source.required, *request.backends} - {REFERENCE, BASELINE}
     candidates = [row for row in rows if row.name in asked]
-    variants = plan_variants(candidates, threads=threads_of(source))
-    with scratch_folder() as scratch, _open_executor(source, variants, scratch, progress) as executor:
+    threads = threads_of(source)
+    with scratch_folder() as scratch, _open_executor(source, scratch, progress) as executor:
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
         inputs = open_inputs(source, subject, registry, scratch, progress, golden=request.golden, onnx=request.onnx)
+        variants = plan_variants(candidates, threads=threads, has_images=has_images(inputs.golden))
+        executor.other_threads = {v.row: other_threads(threads) for v in variants if not v.knobs}
         sizes = possible_sizes(source, candidates, inputs.golden)
         policy = measuring_policy(source, candidates, variants, sizes=sizes)
         run = Run(inputs=replace(inputs, policy=policy), executor=executor)
         evidence, onnx = run.gather((*request.backends, *(v.row for v in variants)))
         verify_unchanged(inputs.staged, onnx, inputs.golden)
-    evidence = without_missing_variants(evidence, variants)
+    evidence, left_out = leave_out_missing(evidence, variants)
     require_health(judge(policy, evidence), variants)
     decision = judge(with_ratio(policy, TELLING_RATIO), evidence)
     measured = measure(decision, candidates, variants)
@@ -150,35 +160,55 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
         created_utc=now,
         command=request.command,
         variant=tuple(list_ratios(decision, candidates, variants)),
+        left_out=left_out,
     )
     calibrated = with_budgets(source, evidence, measured, provenance)
     path = write_text(policy_text(calibrated), request.output)
     progress.stage("write", str(path))
-    return CalibrationResult(policy=calibrated, measured=measured, path=path)
+    return CalibrationResult(policy=calibrated, measured=measured, path=path, left_out=left_out)
 
 
 # --- Variants -------------------------------------------------------------------------------------------------
 
 
-def plan_variants(candidates: Sequence[Backend], *, threads: int) -> list[Variant]:
-    """List the variants of all candidates that are another kernel family; batch sizes are passes of every row."""
+def plan_variants(candidates: Sequence[Backend], *, threads: int, has_images: bool) -> list[Variant]:
+    """List the variants of all candidates that run other kernels; batch sizes are passes of every row.
+
+    Args:
+        candidates: rows that get budgets.
+        threads: CPU threads of rows on the CPU.
+        has_images: whether the model has 4-D inputs, which can be laid out in another way.
+    """
     taken = {row.name for row in candidates}
     variants: list[Variant] = []
     for row in candidates:
-        for suffix, title, knobs in other_families(row, threads=threads):
+        for suffix, title, knobs in other_kernels(row, threads=threads, has_images=has_images):
             name = fresh_name(row.name, suffix, taken)
             taken.add(name)
             variants.append(Variant(row=name, candidate=row.name, title=title, knobs=knobs))
     return variants
 
 
-def other_families(row: Backend, *, threads: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def other_kernels(row: Backend, *, threads: int, has_images: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield what makes a row run other kernels: (suffix of the name, title, knobs)."""
     if row.runtime is Runtime.ONNXRUNTIME:
-        for level in ("disable", "basic"):
+        for level in LEVELS:
             if level != row.graph_optimization:
                 yield level, f"graph_optimization = {level}", {"graph_optimization": level}
-    elif row.device_type == "cuda":
+    else:
+        yield from _other_torch_kernels(row, has_images=has_images)
+    if row.device_type == "cpu":
+        # Another number of threads contracts in another order.
+        yield OTHER_THREADS, f"{other_threads(threads)} threads", {}
+
+
+def _other_torch_kernels(row: Backend, *, has_images: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    if row.compile is not None:
+        yield "eager", "compile off", {"compile": None}
+    if has_images:
+        layout = "contiguous" if row.memory_format == "channels_last" else "channels_last"
+        yield layout.replace("_", "-"), f"memory_format = {layout}", {"memory_format": layout}
+    if row.device_type == "cuda":
         flipped = "off" if row.cudnn else "on"
         yield f"cudnn-{flipped}", f"cudnn {flipped}", {"cudnn": not row.cudnn, "cudnn_benchmark": False}
         if row.cudnn and not row.cudnn_benchmark and not row.deterministic:
@@ -187,8 +217,13 @@ def other_families(row: Backend, *, threads: int) -> Iterator[tuple[str, str, di
             environment = {**row.environment, **CATALOG["cudnn-deterministic"].environment}
             yield "deterministic", "deterministic", {"deterministic": True, "environment": environment}
     elif row.device_type == "cpu":
-        # Another number of threads contracts in another order.
-        yield ONE_THREAD, f"{other_threads(threads)} threads", {}
+        flipped = "off" if row.onednn else "on"
+        yield f"onednn-{flipped}", f"onednn {flipped}", {"onednn": not row.onednn}
+
+
+def has_images(golden: GoldenDataset) -> bool:
+    """Whether a batch of any input is 4-D."""
+    return any(len(shape) == 3 for group in golden.manifest.groups for shape in group.shapes.values())
 
 
 def other_threads(threads: int) -> int:
@@ -207,10 +242,16 @@ def fresh_name(name: str, suffix: str, taken: set[str]) -> str:
 
 
 def possible_sizes(policy: Policy, candidates: Sequence[Backend], golden: GoldenDataset) -> tuple[int, ...]:
-    """Return the batch sizes that the dataset can fill and that are not those which the candidates run anyway."""
-    usual = {largest_range(golden.batches(0, golden.samples, deployed_batch(policy, row))) for row in candidates}
+    """Return the batch sizes that the dataset can fill and that are not those which the candidates run anyway.
+
+    The largest is what the dataset fills of twice the deployed batch.
+    """
+    deployed = {deployed_batch(policy, row) for row in candidates}
+    usual = {largest_range(golden.batches(0, golden.samples, size)) for size in deployed}
+    largest = {largest_range(golden.batches(0, golden.samples, LARGEST_BATCH * size)) for size in deployed}
     wanted = policy.checks.batch_samples
-    return tuple(size for size in BATCH_SIZES if largest_range(spread(golden, size, wanted)) == size not in usual)
+    sizes = sorted({*BATCH_SIZES, *largest} - usual)
+    return tuple(size for size in sizes if largest_range(spread(golden, size, wanted)) == size)
 
 
 def largest_range(ranges: Iterable[tuple[int, int]]) -> int:
@@ -251,31 +292,47 @@ class _Executor(LocalExecutor):
         super().submit(job if threads is None else job.model_copy(update={"threads": threads}))
 
 
-def _open_executor(policy: Policy, variants: Sequence[Variant], scratch: Path, progress: Progress) -> _Executor:
-    executor = _Executor(
+def _open_executor(policy: Policy, scratch: Path, progress: Progress) -> _Executor:
+    return _Executor(
         scratch=scratch,
         limits=WorkerLimits(deadline_s=policy.worker.deadline_s),
         jobs_per_gpu=policy.worker.jobs_per_gpu,
         on_event=progress.job,
     )
-    threads = other_threads(threads_of(policy))
-    executor.other_threads = {v.row: threads for v in variants if not v.knobs}
-    return executor
 
 
 # --- From evidence to budgets. Pure ---------------------------------------------------------------------------
 
 
-def without_missing_variants(evidence: Evidence, variants: Sequence[Variant]) -> Evidence:
-    """Leave out the variants that this machine does not have; a candidate that it does not have stays, and refuses."""
-    names = {v.row for v in variants}
-    kept = tuple(b for b in evidence.backends if not (b.row.name in names and _is_unavailable(b)))
-    return replace(evidence, backends=kept)
+def leave_out_missing(evidence: Evidence, variants: Sequence[Variant]) -> tuple[Evidence, tuple[str, ...]]:
+    """Leave out the variants that cannot run here; a candidate that cannot run stays, and refuses.
+
+    Returns:
+        The evidence without them, and which they are and why.
+    """
+    known = {v.row: v for v in variants}
+    kept: list[BackendEvidence] = []
+    left_out: list[str] = []
+    for backend in evidence.backends:
+        variant = known.get(backend.row.name)
+        reason = None if variant is None else _why_missing(backend, variant)
+        if variant is None or reason is None:
+            kept.append(backend)
+        else:
+            left_out.append(f"{variant.candidate} ({variant.title}): {reason}")
+    return replace(evidence, backends=tuple(kept)), tuple(left_out)
 
 
-def _is_unavailable(backend: BackendEvidence) -> bool:
+def _why_missing(backend: BackendEvidence, variant: Variant) -> str | None:
+    """Say why a variant could not run, where that is no fault: of the machine, or because of its layout.
+
+    A program may be written for one layout (`view` asks for it), and nobody asked for another but this calibration.
+    """
     outcome = backend.outcome
-    return isinstance(outcome, Declined) and outcome.refusal.kind is RefusalKind.UNAVAILABLE
+    if not isinstance(outcome, Declined):
+        return None
+    of_layout = outcome.refusal.kind is RefusalKind.MODEL and "memory_format" in variant.knobs
+    return outcome.refusal.message if outcome.refusal.kind is RefusalKind.UNAVAILABLE or of_layout else None
 
 
 def require_health(decision: Decision, variants: Sequence[Variant]) -> None:

@@ -197,6 +197,8 @@ class Provenance(Strict):
     created_utc: str
     command: tuple[str, ...] = Field(default=(), strict=False)
     variant: tuple[VariantRatio, ...] = Field(default=(), strict=False)
+    left_out: tuple[str, ...] = Field(default=(), strict=False)
+    """Variants that could not run, and why."""
 
 
 class Calibration(Strict):

@@ -40,6 +40,7 @@ def _restore_torch():
         (backends.cuda.matmul, "fp32_precision"),
         *((part, "fp32_precision") for part in (backends.cudnn.conv, backends.cudnn.rnn)),
         *((getattr(backends.mkldnn, name), "fp32_precision") for name in ("matmul", "conv", "rnn")),
+        (backends.mkldnn, "enabled"),
         *((backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
     ]
     before = [getattr(holder, name) for holder, name in switches]

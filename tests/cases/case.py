@@ -68,8 +68,6 @@ class Case:
     meaning: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Output -> what is declared about it in the golden dataset."""
     required: tuple[str, ...] = ("eager-cpu", "onnxruntime-cpu")
-    missing: str | None = None
-    """The check that the gate lacks: until it is there, this case is known to fail."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -409,10 +409,9 @@ FLOW = (
         about="torch.compile removes the rounding of x.half().float() on the CPU",
         want=BLOCK,
         by=Check.ERROR_RATIO,
-        required=("eager-cpu", "onnxruntime-cpu", "inductor-cpu"),
+        required=("eager-cpu", "onnxruntime-cpu", "compiled-cpu"),
         model=networks.Quantiser,
         golden=lambda: [(normal(25, 8, 16),)],
-        missing="a backend that runs torch.compile",
     ),
     Case(
         id="optimiser-breaks-a-valid-graph",

@@ -45,6 +45,22 @@ def test_torch_completes_with_its_settings_and_the_models_outputs(assets, tmp_pa
     check_outputs(outcome, name, assets[2])
 
 
+def test_a_compiled_row_completes_and_keeps_what_it_compiled_in_the_workers_folder(assets, tmp_path):
+    job = job_of(assets, "compiled-cpu")
+    outcome = run_job(job, scratch=tmp_path, limits=LIMITS)
+    check_outputs(outcome, "compiled-cpu", assets[2])
+    assert outcome.environment.notes["graph breaks"] == "none"
+    assert list(tmp_path.glob("*/home/inductor/**/*.so"))
+
+
+def test_without_a_compiler_a_compiled_row_is_unavailable_whatever_the_model(assets, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    outcome = run_job(job_of(assets, "compiled-cpu", model_path="/nowhere"), scratch=tmp_path, limits=LIMITS)
+    assert isinstance(outcome, Declined)
+    assert (outcome.refusal.kind, outcome.refusal.stage) == (RefusalKind.UNAVAILABLE, "device")
+    assert "compiled-cpu asks for torch.compile, which needs a C++ compiler" in outcome.refusal.message
+
+
 def test_onnx_runtime_completes_with_its_settings_and_the_models_outputs(assets, tmp_path):
     path = tmp_path / "model.onnx"
     batch = {"x": {0: torch.export.Dim("batch", min=1, max=64)}}

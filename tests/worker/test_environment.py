@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.worker.jobs import CPU, probe_job, run_job_of
 from validator.worker.environment import INHERITED, import_roots, worker_environment
@@ -20,6 +21,12 @@ def test_a_row_sets_variables_but_cannot_open_what_is_closed(tmp_path):
     built = worker_environment(WarmSpec.of_job(run_job_of(row)), home=tmp_path, inherited={})
     assert (built["A"], built["OMP_NUM_THREADS"]) == ("1", "7")
     assert built["PYTHONPATH"] == os.pathsep.join(import_roots())
+
+
+def test_what_compilers_write_goes_to_the_workers_own_folder(tmp_path):
+    built = worker_environment(WarmSpec.of_job(run_job_of()), home=tmp_path, inherited={"TRITON_CACHE_DIR": "/shared"})
+    folders = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    assert all(Path(built[name]).is_relative_to(tmp_path) for name in folders)
 
 
 def test_a_worker_imports_the_same_code_as_the_gate(tmp_path):

@@ -77,6 +77,12 @@ class Backend(BaseModel):
     cudnn: bool = True
     cudnn_benchmark: bool = False
     deterministic: bool = False
+    onednn: bool = True
+    """False: the convolutions and RNNs of the CPU without oneDNN, another kernel family."""
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """Of the 4-D inputs; `channels_last` converts the 4-D parameters and buffers, too."""
+    compile: Literal["inductor"] | None = None
+    """`torch.compile` of the loaded program; None: eager."""
 
     # onnxruntime
     use_tf32: bool = False
@@ -89,6 +95,9 @@ class Backend(BaseModel):
         idle = [name for name in _knobs_without_effect(self) if getattr(self, name) != _DEFAULTS[name]]
         if idle:
             raise ValueError(f"{', '.join(idle)} has no effect on {self.runtime} on {self.device_type}")
+        if self.compile is not None and self.matmul_precision == "tf32":
+            # torch.compile asks torch's old switch, which raises once the new one says TF32.
+            raise ValueError("compile needs matmul_precision = ieee: torch.compile cannot trace beside TF32 matmul")
         return self
 
     @property
@@ -129,7 +138,17 @@ class Backend(BaseModel):
 
 
 _DEFAULTS = {name: field.default for name, field in Backend.model_fields.items()}
-_TORCH_ONLY = ("dtype", "autocast", "matmul_precision", "conv_precision", "cudnn", "cudnn_benchmark")
+_TORCH_ONLY = (
+    "dtype",
+    "autocast",
+    "matmul_precision",
+    "conv_precision",
+    "cudnn",
+    "cudnn_benchmark",
+    "onednn",
+    "memory_format",
+    "compile",
+)
 _ONNXRUNTIME_ONLY = ("use_tf32", "cudnn_conv_algo_search", "graph_optimization")
 _CUDA_ONLY = (
     "matmul_precision",
@@ -139,12 +158,14 @@ _CUDA_ONLY = (
     "use_tf32",
     "cudnn_conv_algo_search",
 )
+_CPU_ONLY = ("onednn",)
 
 
 def _knobs_without_effect(row: Backend) -> tuple[str, ...]:
     """Name the knobs that mean nothing for a row's runtime and device."""
     foreign = _TORCH_ONLY if row.runtime is Runtime.ONNXRUNTIME else _ONNXRUNTIME_ONLY
-    return foreign if row.device_type == "cuda" else (*foreign, *(k for k in _CUDA_ONLY if k not in foreign))
+    elsewhere = _CPU_ONLY if row.device_type == "cuda" else _CUDA_ONLY
+    return (*foreign, *(knob for knob in elsewhere if knob not in foreign))
 
 
 REFERENCE = "reference"
@@ -216,6 +237,19 @@ _BUILT_IN = (
         baseline=None,
     ),
     Backend(
+        name="compiled-cuda",
+        summary="IEEE fp32 through torch.compile (inductor): Triton kernels",
+        runtime=Runtime.TORCH,
+        device="cuda",
+        compile="inductor",
+    ),
+    Backend(
+        name="compiled-cpu",
+        summary="fp32 on the CPU through torch.compile (inductor): C++ kernels",
+        runtime=Runtime.TORCH,
+        compile="inductor",
+    ),
+    Backend(
         name="onnxruntime-gpu",
         summary="ONNX Runtime, CUDA execution provider, use_tf32=0",
         runtime=Runtime.ONNXRUNTIME,
@@ -267,6 +301,9 @@ def expected_settings(row: Backend) -> dict[str, Setting]:
                 "cudnn": row.cudnn,
                 "cudnn_benchmark": row.cudnn_benchmark,
                 "deterministic": row.deterministic,
+                "onednn": row.onednn,
+                "memory_format": row.memory_format,
+                "compile": row.compile or "off",
                 "seed": SEED,
             }
         case Runtime.ONNXRUNTIME:

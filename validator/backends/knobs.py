@@ -30,6 +30,7 @@ def set_knobs(row: Backend) -> None:
     _backends.cudnn.enabled = row.cudnn
     _backends.cudnn.benchmark = row.cudnn_benchmark
     _backends.cudnn.deterministic = row.deterministic
+    _backends.mkldnn.enabled = row.onednn
     torch.use_deterministic_algorithms(row.deterministic)
     seed_everything()
 
@@ -53,6 +54,7 @@ def read_knobs(row: Backend) -> dict[str, Setting]:
         "cudnn": cudnn_is_on,
         "cudnn_benchmark": bool(_backends.cudnn.benchmark),
         "deterministic": _read_deterministic(),
+        "onednn": bool(_backends.mkldnn.enabled),
         "seed": read_seed(row),
     }
     return settings | read_variables(row)
@@ -110,7 +112,7 @@ def read_autocast(device_type: str) -> Setting:
 def more_notes() -> dict[str, str]:
     """Return what else may move a number and is not a row's to choose."""
     found: tuple[tuple[str, object], ...] = (
-        ("mkldnn", _backends.mkldnn.enabled),
+        ("oneDNN available", _backends.mkldnn.is_available()),
         ("fp16 reduced-precision reduction", _backends.cuda.matmul.allow_fp16_reduced_precision_reduction),
         ("bf16 reduced-precision reduction", _backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
         ("flash attention", _backends.cuda.flash_sdp_enabled()),

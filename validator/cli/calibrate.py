@@ -73,6 +73,8 @@ def calibrate(
         result = calibrate_model(request, registry, progress)
     if not quiet:
         click.echo("\n".join(list_budgets(result.measured)))
+    for variant in result.left_out:
+        click.echo(f"left out: {clean(variant, limit=400)}", err=True)
     for measured in result.measured:
         if measured.error_ratio > measured.default:
             what = f"{measured.backend}, output {measured.output}: {measured.error_ratio:g} is looser than the default"

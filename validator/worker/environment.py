@@ -46,6 +46,9 @@ def worker_environment(spec: WarmSpec, *, home: Path, inherited: Mapping[str, st
             "HOME": str(home),
             "TMPDIR": str(home),
             "XDG_CACHE_HOME": str(home),
+            "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"),
+            "TRITON_CACHE_DIR": str(home / "triton"),
+            "TORCHINDUCTOR_COMPILE_THREADS": threads,
             # Compilers ask who they are to name their caches; the uid may have no entry in the password file.
             "USER": "validator-worker",
             "PYTHONPATH": os.pathsep.join(import_roots()),
