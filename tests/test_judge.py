@@ -216,7 +216,15 @@ def test_training_mode_fails_before_anything_ran() -> None:
     trained = replace(healthy, facts=facts(training=("aten.dropout: dropout_1",)), backends=idle, control=None)
     decision = judge(CPU, trained)
     assert decision.verdict is Verdict.FAIL
-    assert "dropout_1" in findings_of(decision, Check.TRAINING_MODE, None)[0].message
+    message = findings_of(decision, Check.TRAINING_MODE, None)[0].message
+    assert "1 operator is live, first aten.dropout: dropout_1" in message
+
+
+def test_in_training_mode_no_export_is_judged_because_none_was_tried() -> None:
+    trained = replace(evidence(), facts=facts(training=("aten.dropout: dropout_1", "x")), has_onnx=False)
+    decision = judge(CPU, trained)
+    assert findings_of(decision, Check.EXPORT, None) == []
+    assert "2 operators are live" in findings_of(decision, Check.TRAINING_MODE, None)[0].message
 
 
 def test_without_an_onnx_file_the_exporters_reason_is_given() -> None:

@@ -19,7 +19,7 @@ from validator.judge import Verdict, judge
 from validator.plan import choose_rows, foresee_workers
 from validator.policy import Policy
 from validator.registry.interface import Annotation, AnnotationReceipt, Registry, resolve_text
-from validator.report.annotation import annotation_metrics, description_block, version_tags
+from validator.report.annotation import annotation_metrics, description_block, run_name, version_tags
 from validator.report.build import RunInfo, build_document
 from validator.report.model import VerdictDocument
 from validator.report.progress import Progress
@@ -219,7 +219,7 @@ def annotate(
         subject=subject,
         check_id=document.check_id,
         verdict=document.verdict,
-        headline=document.headline,
+        run_name=run_name(document),
         description_block=description_block(document, report_uri=VERDICT_NAME),
         version_tags=version_tags(document),
         metrics=annotation_metrics(document),

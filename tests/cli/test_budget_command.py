@@ -139,7 +139,9 @@ def calibrated(monkeypatch, result, *words: str) -> int:
     def use_case(request: CalibrationRequest, registry: object, progress: object) -> CalibrationResult:
         if isinstance(result, Exception):
             raise result
-        return CalibrationResult(policy=BUILT_IN["cpu"], measured=result, path=request.output)
+        return CalibrationResult(
+            policy=BUILT_IN["cpu"], measured=result, path=request.output, left_out=("mine (deterministic): no GPU",)
+        )
 
     monkeypatch.setattr(validator.calibrate, "calibrate", use_case)
     arguments = ["models:/a/3", "--tracking-uri", "sqlite:////nowhere.db", *words]
@@ -152,6 +154,7 @@ def test_calibrate_prints_every_budget_and_warns_of_loose_ones(monkeypatch, caps
     assert "onnxruntime-cpu  logits        6  12  as it is; no other kernel family ran" in out
     assert out.splitlines()[-1].startswith("written: p.toml, 1 budgets, sha256:")
     assert "output logits: 12 is looser than the default 10" in err
+    assert "left out: mine (deterministic): no GPU" in err
 
 
 def test_a_refused_calibration_exits_3(monkeypatch, capsys) -> None:

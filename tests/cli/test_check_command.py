@@ -9,7 +9,8 @@ import validator.check
 from tests.builders import failing, inconclusive_crash, passing, refused
 from validator.boundary import run
 from validator.check import CheckRequest, CheckResult
-from validator.cli.check import check, hide_credentials
+from validator.cli.check import check
+from validator.cli.options import hide_credentials
 from validator.errors import AnnotationFailed, UriError
 from validator.report.model import VerdictDocument, read_document
 

@@ -167,6 +167,16 @@ def test_backends_lists_the_catalog_and_the_knobs_of_one() -> None:
     assert "CUDAExecutionProvider" in knobs
 
 
+def test_backends_shows_the_rows_of_a_policy(tmp_path: Path) -> None:
+    text = 'required = ["eager-cpu", "mine"]\n[backends.mine]\nlike = "onnxruntime-cpu"\ngraph_optimization = "basic"\n'
+    (tmp_path / "policy.toml").write_text(text)
+    assert "mine " in run("backends", "--policy", "policy.toml", cwd=tmp_path).stdout.splitlines()[-1]
+    knobs = run("backends", "mine", "--policy", "policy.toml", cwd=tmp_path).stdout
+    assert "basic" in knobs
+    unknown = run("backends", "mine", cwd=tmp_path)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+
+
 # --- Streams and signals ------------------------------------------------------------------------------------------
 
 

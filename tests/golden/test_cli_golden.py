@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from validator.cli.golden import golden
-from validator.errors import DigestChanged, ExitCode, GoldenError, UsageError
+from validator.errors import DigestChanged, ExitCode, GoldenError, UsageError, ValidatorError
 
 
 @pytest.fixture
@@ -60,6 +60,19 @@ def test_verify_refuses_other_bytes(npz, tmp_path):
     for command in ("verify", "show"):
         with pytest.raises(DigestChanged):
             call(command, tmp_path / "set")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["create", "models:/a/1", "out"], ["show", "models:/a/1"], ["verify", "models:/a/1"], ["push", "SET", "a"]],
+    ids=lambda words: words[0],
+)
+def test_every_command_that_asks_a_registry_takes_its_address(arguments, npz, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    call("create", npz, tmp_path / "SET")
+    nowhere = f"sqlite:///{tmp_path / 'nowhere.db'}"
+    with pytest.raises(ValidatorError, match=r"nowhere\.db"):
+        call(*(tmp_path / w if w in ("SET", "out") else w for w in arguments), "--tracking-uri", nowhere)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["create", "--help"], ["show", "--help"], ["verify", "--help"]])

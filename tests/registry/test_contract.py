@@ -25,7 +25,7 @@ def make_annotation(subject, tmp_path: Path, **changes) -> Annotation:
         "subject": subject,
         "check_id": f"check-{subject.name}",
         "verdict": "pass",
-        "headline": "pass: alexnet version 1",
+        "run_name": "alexnet v1 pass",
         "description_block": BLOCK,
         "version_tags": {"validator.digest": "sha256:00"},
         "metrics": {"error_ratio": 1.5},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.builders import Situation, document_of, failing, passing, reference_outputs, situations
 from tests.report.conftest import MatchSnapshot
 from tests.report.test_terminal import HOSTILE, hostile_documents
-from validator.report.annotation import BLOCK_LIMIT, annotation_metrics, description_block, version_tags
+from validator.report.annotation import BLOCK_LIMIT, annotation_metrics, description_block, run_name, version_tags
 from validator.report.markdown import code, escape, link
 from validator.report.model import VerdictDocument
 
@@ -95,3 +95,10 @@ def test_tags_fit_and_name_the_bytes_of_the_document(name: str) -> None:
     assert tags["validator.verdict_sha256"] == hashlib.sha256(document.to_json().encode()).hexdigest()
     assert tags["validator.digest"] == document.subject.digest
     assert "validator.verdict" not in tags
+
+
+def test_a_run_has_a_short_name_and_one_without_a_version_the_models_own() -> None:
+    document = passing()
+    assert run_name(document) == f"alexnet v{document.subject.version} pass"
+    logged = document.subject.model_copy(update={"name": None, "version": None, "title": "m-0a1b"})
+    assert run_name(document.model_copy(update={"subject": logged})) == "m-0a1b pass"

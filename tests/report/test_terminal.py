@@ -136,6 +136,12 @@ def test_an_export_of_this_check_is_not_blamed_on_the_author() -> None:
     assert "this check exported alexnet version 3 itself" in rendered(document_of(situation))
 
 
+def test_where_some_backends_are_missing_the_others_are_shown() -> None:
+    lines = rendered(DOCUMENTS["inconclusive-no-gpu"]).splitlines()
+    assert ["floor" in line for line in lines if line.startswith("  eager-cpu ")] == [True, True]
+    assert [line.split()[-2:] for line in lines if line.startswith("  eager-cuda ")] == [["not", "measured"]]
+
+
 def test_one_missing_gpu_is_one_group() -> None:
     text = rendered(DOCUMENTS["inconclusive-no-gpu"])
     assert "inconclusive[worker]  eager-cuda, cudnn-deterministic, onnxruntime-gpu: there is no CUDA" in text

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", required=False)
-def backends(*, name: str | None) -> ExitCode:
+@click.option("--policy", metavar="FILE|NAME", help="Show the rows that this policy adds, too.")
+def backends(*, name: str | None, policy: str | None) -> ExitCode:
     """List the built-in backends, or every knob of the one called NAME.
 
     A policy file may add rows of its own: [backends.mine] with like = "eager-cuda" and the knobs to change.
@@ -21,11 +22,15 @@ def backends(*, name: str | None) -> ExitCode:
     Examples:
       validator backends
       validator backends onnxruntime-gpu
+      validator backends mine --policy policy.toml
     """  # noqa: D301 -- click reads \b as "keep these lines"
     from validator.backends.catalog import CATALOG, find_backend
+    from validator.inputs import load_policy
+    from validator.report.text import clean
 
-    lines = list_rows(list(CATALOG.values())) if name is None else list_knobs(find_backend(name, {}))
-    click.echo("\n".join(lines))
+    rows = {} if policy is None else load_policy(policy).rows
+    lines = list_rows([*CATALOG.values(), *rows.values()]) if name is None else list_knobs(find_backend(name, rows))
+    click.echo("\n".join(clean(line, limit=400) if line else "" for line in lines))
     return ExitCode.PASS
 
 

@@ -1,13 +1,11 @@
 """`validator calibrate`: measure the budgets of a healthy model."""
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from validator.cli.check import hide_credentials
-from validator.cli.style import ColorChoice, is_live, use_color
+from validator.cli.options import Asked, debug_option, open_gate, quiet_option, recorded_command, run_options
 from validator.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -15,31 +13,19 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("uri", metavar="URI")
+@run_options(deed="measure", policy_is="The policy to measure budgets for")
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where the measured policy goes.",
 )  # fmt: skip
-@click.option(
-    "--policy", default="default", show_default=True, metavar="FILE|NAME", help="The policy to measure budgets for: a "
-    "TOML file, or a built-in policy: default (CPU and GPU) or cpu.",
-)  # fmt: skip
-@click.option("--golden", metavar="FOLDER|URI", help="Inputs to run on; by default what the policy names.")
-@click.option("--onnx", metavar="FILE|URI", help="ONNX file to run; by default the model's own, else an export.")
-@click.option("--backend", "backends", multiple=True, metavar="NAME", help="Measure this backend too. Repeatable.")
-@click.option("--tracking-uri", metavar="URI", help="MLflow server or database; by default as MLflow finds it.")
-@click.option("--quiet", "-q", is_flag=True, help="Print the last line only.")
-@click.option("--debug", is_flag=True, help="Print tracebacks.")
+@quiet_option
+@debug_option
 def calibrate(
     *,
-    uri: str,
-    output: Path,
-    policy: str,
-    golden: str | None,
-    onnx: str | None,
-    backends: tuple[str, ...],
     tracking_uri: str | None,
+    output: Path,
     quiet: bool,
     debug: bool,
+    **asked: Unpack[Asked],
 ) -> ExitCode:
     """Measure budgets on URI, a registered model that is known to be healthy, and write a policy with them.
 
@@ -54,22 +40,10 @@ def calibrate(
     del debug  # read by the boundary, before anything is parsed
     from validator.calibrate import CalibrationRequest
     from validator.calibrate import calibrate as calibrate_model
-    from validator.registry.mlflow_registry import open_registry
-    from validator.report.progress import open_progress
     from validator.report.text import clean
 
-    request = CalibrationRequest(
-        uri=uri,
-        output=output,
-        policy=policy,
-        golden=golden,
-        onnx=onnx,
-        backends=backends,
-        command=("validator", *(hide_credentials(word) for word in sys.argv[1:])),
-    )
-    color = use_color(ColorChoice.AUTO, sys.stderr)
-    with open_progress(sys.stderr, quiet=quiet, is_live=is_live(sys.stderr), color=color) as progress:
-        registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=lambda text: progress.stage("warning", text))
+    request = CalibrationRequest(**asked, output=output, command=recorded_command())
+    with open_gate(tracking_uri, quiet=quiet) as (registry, progress):
         result = calibrate_model(request, registry, progress)
     if not quiet:
         click.echo("\n".join(list_budgets(result.measured)))

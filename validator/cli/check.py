@@ -1,14 +1,14 @@
 """`validator check`: measure, judge, write the evidence, annotate MLflow."""
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from validator.cli.style import ColorChoice, is_live, text_width, use_color
+from validator.cli.options import Asked, debug_option, open_gate, quiet_option, recorded_command, run_options
+from validator.cli.style import ColorChoice, text_width, use_color
 from validator.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -18,35 +18,22 @@ DEFAULT_OUTPUT = "validator-report"
 
 
 @click.command()
-@click.argument("uri", metavar="URI")
-@click.option(
-    "--policy", default="default", show_default=True, metavar="FILE|NAME", help="Budgets and required backends: a "
-    "TOML file, or a built-in policy: default (CPU and GPU) or cpu.",
-)  # fmt: skip
-@click.option("--golden", metavar="FOLDER|URI", help="Inputs to run on; by default what the policy names.")
-@click.option("--onnx", metavar="FILE|URI", help="ONNX file to check; by default the model's own, else an export.")
-@click.option("--backend", "backends", multiple=True, metavar="NAME", help="Check this backend too. Repeatable.")
-@click.option("--tracking-uri", metavar="URI", help="MLflow server or database; by default as MLflow finds it.")
+@run_options(deed="check", policy_is="Budgets and required backends")
 @click.option(
     "--output", type=click.Path(path_type=Path), default=DEFAULT_OUTPUT, show_default=True, metavar="FOLDER",
     help="Where verdict.json goes, and an ONNX file that this check exports.",
 )  # fmt: skip
 @click.option("--no-annotate", is_flag=True, help="Write nothing to MLflow.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json on standard output.")
-@click.option("--quiet", "-q", is_flag=True, help="Print the last line only.")
+@quiet_option
 @click.option("--verbose", "-v", is_flag=True, help="Print every backend and what it ran with.")
 @click.option(
     "--color", type=click.Choice([c.value for c in ColorChoice]), default="auto", show_default=True, help="When to "
     "colour; NO_COLOR and FORCE_COLOR count too.",
 )  # fmt: skip
-@click.option("--debug", is_flag=True, help="Print tracebacks.")
+@debug_option
 def check(
     *,
-    uri: str,
-    policy: str,
-    golden: str | None,
-    onnx: str | None,
-    backends: tuple[str, ...],
     tracking_uri: str | None,
     output: Path,
     no_annotate: bool,
@@ -55,6 +42,7 @@ def check(
     verbose: bool,
     color: str,
     debug: bool,
+    **asked: Unpack[Asked],
 ) -> ExitCode:
     """Check the registered model URI on every required backend, and say whether it may be promoted.
 
@@ -68,23 +56,15 @@ def check(
     from validator.boundary import exit_code_of
     from validator.check import CheckRequest
     from validator.check import check as check_model
-    from validator.registry.mlflow_registry import open_registry
-    from validator.report.progress import open_progress
 
     request = CheckRequest(
-        uri=uri,
+        **asked,
         output=output,
-        policy=policy,
-        golden=golden,
-        onnx=onnx,
-        backends=backends,
         annotate=not no_annotate,
-        command=("validator", *(hide_credentials(word) for word in sys.argv[1:])),
+        command=recorded_command(),
     )
     choice = ColorChoice(color)
-    progress = open_progress(sys.stderr, quiet=quiet, is_live=is_live(sys.stderr), color=use_color(choice, sys.stderr))
-    with progress:
-        registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=lambda text: progress.stage("warning", text))
+    with open_gate(tracking_uri, quiet=quiet, color=choice) as (registry, progress):
         result = check_model(request, registry, progress)
     show(result, Showing(as_json=as_json, quiet=quiet, verbose=verbose, color=choice))
     code = exit_code_of(result.verdict)
@@ -92,11 +72,6 @@ def check(
         # Whoever looks into MLflow sees no verdict: what was asked for was not done.
         return result.annotation_error.exit_code
     return code
-
-
-def hide_credentials(word: str) -> str:
-    """Take user and password out of an address: the command line is recorded in the verdict, which many may read."""
-    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,14 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from validator.cli.options import tracking_uri_option
 from validator.cli.style import ColorChoice, is_live, use_color
 from validator.errors import UsageError
 
@@ -62,6 +64,7 @@ def golden() -> None:
     "default twice the largest in the source.",
 )  # fmt: skip
 @click.option("--non-finite", is_flag=True, help="The model's contract admits NaN and infinity: try them.")
+@tracking_uri_option
 def create(
     source: str,
     out: Path,
@@ -71,6 +74,7 @@ def create(
     declared: Path | None,
     limit: int | None,
     replace: bool,
+    tracking_uri: str | None,
     strata_text: str | None,
     **asked: Any,
 ) -> None:
@@ -92,13 +96,13 @@ def create(
 
     strata = read_strata(strata_text, asked)
     outputs = None if declared is None else read_outputs(declared)
-    with local_copy(source) as local:
+    with local_copy(source, tracking_uri) as local:
         opened = sources.open_source(local, input_name=input_name, transforms=transforms)
         common = {"name": name or opened.default_name, "outputs": outputs, "replace": replace}
         dataset, warnings = (
             (write_source(opened, out, limit=limit, **common), ())
             if strata is None
-            else write_strata(source=opened, output=out, strata=strata, limit=limit, **common, **asked)
+            else write_strata(tracking_uri, source=opened, output=out, strata=strata, limit=limit, **common, **asked)
         )
     for warning in (*warnings, *describe(dataset).warnings):
         click.echo(f"warning[golden]: {warning}", err=True)
@@ -130,7 +134,7 @@ def write_source(source: "Source", out: Path, *, limit: int | None, **common: An
     return write_golden(out, islice(source.samples, limit), source=described, **common)
 
 
-def write_strata(**asked: Any) -> "tuple[GoldenDataset, tuple[str, ...]]":
+def write_strata(tracking_uri: str | None, **asked: Any) -> "tuple[GoldenDataset, tuple[str, ...]]":
     """Write a dataset of strata; return it and what could not be had."""
     from validator.report.progress import open_progress
     from validator.survey import StrataRequest, create_strata
@@ -138,14 +142,15 @@ def write_strata(**asked: Any) -> "tuple[GoldenDataset, tuple[str, ...]]":
     color = use_color(ColorChoice.AUTO, sys.stderr)
     is_quiet = asked["model"] is None
     with open_progress(sys.stderr, quiet=is_quiet, is_live=is_live(sys.stderr), color=color) as progress:
-        result = create_strata(StrataRequest(**asked), _open_registry, progress)
+        result = create_strata(StrataRequest(**asked), partial(_open_registry, tracking_uri), progress)
     return result.dataset, result.warnings
 
 
 @golden.command()
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def show(path: str, as_json: bool) -> None:
+@tracking_uri_option
+def show(path: str, as_json: bool, tracking_uri: str | None) -> None:
     """Tell what the dataset PATH holds, what a pass on it can prove, and what makes it weak evidence.
 
     \b
@@ -154,21 +159,22 @@ def show(path: str, as_json: bool) -> None:
     """  # noqa: D301 -- click reads \b as "keep these lines"
     from validator.golden.describe import describe
 
-    with local_copy(path) as local:
+    with local_copy(path, tracking_uri) as local:
         facts = describe(open_source(local))
     click.echo(_format_json(facts) if as_json else _format_text(facts))
 
 
 @golden.command()
 @click.argument("path")
-def verify(path: str) -> None:
+@tracking_uri_option
+def verify(path: str, tracking_uri: str | None) -> None:
     """Hash the shards of the dataset PATH again and compare them with its manifest.
 
     \b
     Example:
       validator golden verify golden/
     """  # noqa: D301 -- click reads \b as "keep these lines"
-    with local_copy(path) as local:
+    with local_copy(path, tracking_uri) as local:
         dataset = open_source(local)
     click.echo(f"{dataset.manifest.name}: {dataset.samples} samples as they were made, {dataset.digest}")
 
@@ -176,7 +182,8 @@ def verify(path: str) -> None:
 @golden.command()
 @click.argument("path")
 @click.argument("model")
-def push(path: str, model: str) -> None:
+@tracking_uri_option
+def push(path: str, model: str, tracking_uri: str | None) -> None:
     """Register the dataset PATH as the golden dataset of MODEL, and point the alias `current` to it.
 
     It becomes the newest version of the registered model `validator.golden.MODEL`. Pushing the same bytes again
@@ -187,7 +194,7 @@ def push(path: str, model: str) -> None:
       validator golden push golden/ alexnet
     """  # noqa: D301 -- click reads \b as "keep these lines"
     dataset = open_source(path)
-    registered = _open_registry().publish(
+    registered = _open_registry(tracking_uri).publish(
         f"{GOLDEN_PREFIX}{model}",
         dataset.folder,
         model_type=GOLDEN_PREFIX.rstrip("."),
@@ -199,20 +206,20 @@ def push(path: str, model: str) -> None:
 
 
 @contextmanager
-def local_copy(path: str) -> "Iterator[str]":
+def local_copy(path: str, tracking_uri: str | None) -> "Iterator[str]":
     """Give a local path for a local path, and a download, removed afterwards, for a URI."""
     if ":/" not in path:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="validator-") as scratch:
-        yield str(_open_registry().fetch(path, Path(scratch) / "fetched"))
+        yield str(_open_registry(tracking_uri).fetch(path, Path(scratch) / "fetched"))
 
 
-def _open_registry() -> "MlflowRegistry":
-    """Open the registry that the environment names."""
+def _open_registry(tracking_uri: str | None) -> "MlflowRegistry":
+    """Open the registry that the option or, without it, the environment names."""
     from validator.registry.mlflow_registry import open_registry
 
-    return open_registry(cwd=Path.cwd())
+    return open_registry(tracking_uri, cwd=Path.cwd())
 
 
 def open_source(path: str) -> "GoldenDataset":

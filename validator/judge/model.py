@@ -23,7 +23,7 @@ def judge_model(evidence: Evidence) -> Iterator[Finding]:
         check=Check.TRAINING_MODE,
         status=Status.EXCEEDED if training else Status.WITHIN,
         message=(
-            f"the model was exported in training mode: {len(training)} operators are live, first {training[0]}"
+            f"the model was exported in training mode: {_count_live(training)}, first {training[0]}"
             if training
             else "no dropout or batch statistics are live"
         ),
@@ -34,16 +34,22 @@ def judge_model(evidence: Evidence) -> Iterator[Finding]:
         check=Check.STATE,
         status=Status.EXCEEDED if mutated else Status.WITHIN,
         message=(
-            f"forward writes to {len(mutated)} buffers, first {mutated[0]}: what it answers depends on earlier calls"
+            f"forward writes to {len(mutated)} {'buffer' if len(mutated) == 1 else 'buffers'}, first {mutated[0]}: "
+            "what it answers depends on earlier calls"
             if mutated
             else "forward writes to no buffer"
         ),
         hint="an export has no state: pass it in and out as tensors, or take it out of the model" if mutated else None,
     )
-    if evidence.onnx_required:
+    # In training mode nothing ran, the export neither: that there is no file says nothing about the exporter.
+    if evidence.onnx_required and not training:
         yield _judge_export(evidence)
         if evidence.has_onnx:
             yield judge_weights(evidence)
+
+
+def _count_live(training: tuple[str, ...]) -> str:
+    return "1 operator is live" if len(training) == 1 else f"{len(training)} operators are live"
 
 
 def _judge_export(evidence: Evidence) -> Finding:

@@ -104,7 +104,7 @@ def _find_or_create_run(writing: _Writing) -> "Run":
             client.create_run(
                 experiment_id,
                 tags={CHECK_TAG: writing.annotation.check_id},
-                run_name=writing.annotation.headline[:RUN_NAME_LIMIT],
+                run_name=writing.annotation.run_name[:RUN_NAME_LIMIT],
             )
         runs = _find_runs(writing, experiment_id)
     if not runs:

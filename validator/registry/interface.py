@@ -27,8 +27,8 @@ class Annotation:
     check_id: str
     """Identifies the check, and with it the MLflow run: annotating again under the same id changes nothing."""
     verdict: str
-    headline: str
-    """One line; names the run."""
+    run_name: str
+    """What lists of runs show: a few words."""
     description_block: str
     """Markdown without the markers, at most 1,500 characters; its first line is the heading, its last the link."""
     version_tags: Mapping[str, str] = field(default_factory=dict)

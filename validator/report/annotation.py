@@ -32,6 +32,13 @@ _STATUS_SIGNS = {
 }
 
 
+def run_name(document: VerdictDocument) -> str:
+    """Name the MLflow run of a check: `alexnet v3 pass`. Lists of runs show little more, and the headline is a tag."""
+    subject = document.subject
+    what = subject.title if subject.name is None else f"{subject.name} v{subject.version}"
+    return f"{clean(what)} {document.verdict}"
+
+
 # --- Numbers ------------------------------------------------------------------------------------------------------
 
 

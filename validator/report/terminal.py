@@ -7,6 +7,7 @@ middle of a word, and the last line is never cut or wrapped: people and pipeline
 import textwrap
 from dataclasses import dataclass
 
+from validator.backends.catalog import REFERENCE
 from validator.judge import Check, Status, Verdict
 from validator.report.groups import (
     MESSAGE_LIMIT,
@@ -86,7 +87,7 @@ def render_terminal(document: VerdictDocument, *, color: bool, width: int, verbo
     lines = _heading(document, style)
     groups = group_findings(document)
     is_pass = document.verdict is Verdict.PASS
-    if is_pass or verbose:
+    if is_pass or verbose or _ran_in_part(document):
         table = backend_table(document, width=width, outputs_max=ALL if verbose else OUTPUTS_SHOWN)
         lines += ["", *_paint_statuses(table, style)]
     if is_pass:
@@ -101,6 +102,12 @@ def render_terminal(document: VerdictDocument, *, color: bool, width: int, verbo
     warnings += [f"warning[retry]: {clean(retry, limit=MESSAGE_LIMIT)}" for retry in document.retries]
     lines += ["", *warnings] if warnings else []
     return "\n".join([*lines, "", render_last_line(document, color=color)])
+
+
+def _ran_in_part(document: VerdictDocument) -> bool:
+    """Whether something was measured although nothing can be said: what did run should not look as if it had not."""
+    measured = any(backend.outputs for backend in document.backends if backend.name != REFERENCE)
+    return document.verdict is Verdict.INCONCLUSIVE and measured
 
 
 def render_last_line(document: VerdictDocument, *, color: bool) -> str:

@@ -1,0 +1,88 @@
+"""Options that several commands share, and what every command that runs a model begins with."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+import click
+
+from validator.cli.style import ColorChoice, is_live, use_color
+
+if TYPE_CHECKING:
+    from validator.registry.mlflow_registry import MlflowRegistry
+    from validator.report.progress import Progress
+
+Decorator = Callable[[Callable[..., object]], Callable[..., object]]
+
+tracking_uri_option = click.option(
+    "--tracking-uri", metavar="URI", help="MLflow server or database; by default as MLflow finds it."
+)
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print the last line only.")
+debug_option = click.option("--debug", is_flag=True, help="Print tracebacks.")
+
+
+class Asked(TypedDict):
+    """What to run, and by which policy; the options of `run_options` but the registry."""
+
+    uri: str
+    policy: str
+    golden: str | None
+    onnx: str | None
+    backends: tuple[str, ...]
+
+
+def run_options(*, deed: str, policy_is: str) -> Decorator:
+    """Give a command that runs a model its argument and the options that say what is run.
+
+    Args:
+        deed: what it does with an ONNX file and a backend: `check`.
+        policy_is: what the policy is to it: `Budgets and required backends`.
+    """
+    policy_help = f"{policy_is}: a TOML file, or a built-in policy: default (CPU and GPU) or cpu."
+    decorators = (
+        click.argument("uri", metavar="URI"),
+        click.option("--policy", default="default", show_default=True, metavar="FILE|NAME", help=policy_help),
+        click.option("--golden", metavar="FOLDER|URI", help="Inputs to run on; by default what the policy names."),
+        click.option(
+            "--onnx", metavar="FILE|URI", help=f"ONNX file to {deed}; by default the model's own, else an export."
+        ),
+        click.option(
+            "--backend", "backends", multiple=True, metavar="NAME", help=f"{deed.capitalize()} this backend too. "
+            "Repeatable.",
+        ),
+        tracking_uri_option,
+    )  # fmt: skip
+
+    def decorate(command: Callable[..., object]) -> Callable[..., object]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+@contextmanager
+def open_gate(
+    tracking_uri: str | None, *, quiet: bool, color: ColorChoice = ColorChoice.AUTO
+) -> "Iterator[tuple[MlflowRegistry, Progress]]":
+    """Open the registry, and show progress on standard error while the block runs."""
+    from validator.registry.mlflow_registry import open_registry
+    from validator.report.progress import open_progress
+
+    painted = use_color(color, sys.stderr)
+    with open_progress(sys.stderr, quiet=quiet, is_live=is_live(sys.stderr), color=painted) as progress:
+        registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=lambda text: progress.stage("warning", text))
+        yield registry, progress
+
+
+def recorded_command() -> tuple[str, ...]:
+    """Return the command line as it may be recorded."""
+    return ("validator", *(hide_credentials(word) for word in sys.argv[1:]))
+
+
+def hide_credentials(word: str) -> str:
+    """Take user and password out of an address: the command line is recorded in the verdict, which many may read."""
+    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", word)
