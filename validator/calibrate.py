@@ -38,7 +38,7 @@ from validator.report.write import write_text
 from validator.runs import Run, threads_of
 from validator.worker.launch import Limits as WorkerLimits
 from validator.worker.outcome import Completed, Declined
-from validator.worker.protocol import Job
+from validator.worker.protocol import Job, RunJob
 
 BATCH_SIZES = (1, 7)
 """Held against the deployed batch size, besides those that the policy names and the largest; see `possible_sizes`."""
@@ -288,7 +288,8 @@ class _Executor(LocalExecutor):
 
     def submit(self, job: Job) -> None:
         """Submit a job, with its variant's threads."""
-        threads = self.other_threads.get(job.job_id)
+        # By the row: its repetition in a fresh process is a job of its own.
+        threads = self.other_threads.get(job.backend.name) if isinstance(job, RunJob) else None
         super().submit(job if threads is None else job.model_copy(update={"threads": threads}))
 
 
