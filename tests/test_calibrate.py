@@ -20,7 +20,7 @@ from tests.check.conftest import program as program  # noqa: PLC0414
 from tests.check.conftest import stale_onnx as stale_onnx  # noqa: PLC0414
 from tests.fakes import FakeRegistry
 from tests.frames import SAMPLES, backend_evidence, completed, evidence, frames, noisy, run_job, scores
-from validator.backends.catalog import CATALOG, REFERENCE, Backend
+from validator.backends.catalog import CATALOG, REFERENCE, Backend, Precision
 from validator.backends.interface import RefusalKind
 from validator.calibrate import (
     TELLING_RATIO,
@@ -164,7 +164,7 @@ def told(tried: Evidence) -> Decision:
 
 
 def k_of(tried: Evidence) -> Measured:
-    (found,) = measure(told(tried), [ORT], VARIANTS)
+    (found,) = measure(tried, told(tried), [ORT], VARIANTS)
     return found
 
 
@@ -247,13 +247,15 @@ def test_a_program_written_for_one_layout_is_no_fault_and_any_other_refusal_of_a
 
 @pytest.mark.parametrize(("largest", "k"), [(0.0, 3.0), (1.5, 3.0), (1.501, 3.01), (40.0, 80.0)])
 def test_k_is_twice_the_largest_ratio_and_at_least_3(largest: float, k: float) -> None:
-    assert ratio_limit(ORT, largest, families=1) == k
-    assert ratio_limit(ORT, largest, families=0) == max(10.0, k)
+    assert ratio_limit(ORT, ORT.precision, largest, families=1) == k
+    assert ratio_limit(ORT, ORT.precision, largest, families=0) == max(10.0, k)
 
 
-def test_a_row_of_reduced_precision_with_a_baseline_of_its_own_keeps_its_k() -> None:
-    assert ratio_limit(CATALOG["onnxruntime-gpu-defaults"], 40.0, families=2) == 2.0
-    assert ratio_limit(CATALOG["eager-cuda-bf16"], 4.0, families=2) == 8.0
+def test_an_output_of_reduced_precision_with_a_baseline_of_its_own_keeps_its_k() -> None:
+    tf32, bf16 = CATALOG["onnxruntime-gpu-defaults"], CATALOG["eager-cuda-bf16"]
+    assert ratio_limit(tf32, tf32.precision, 40.0, families=2) == 2.0
+    assert ratio_limit(bf16, bf16.precision, 4.0, families=2) == 8.0
+    assert ratio_limit(ORT, Precision.FP16, 40.0, families=2) == 2.0
 
 
 # --- What is no noise ---------------------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ def calibrated(source: Policy, tried: Evidence) -> Policy:
     provenance = Provenance(
         tool="1", created_utc="2026-11-30T00:00:00Z", variant=tuple(list_ratios(decision, [ORT], VARIANTS))
     )
-    return with_budgets(source, tried, measure(decision, [ORT], VARIANTS), provenance)
+    return with_budgets(source, tried, measure(tried, decision, [ORT], VARIANTS), provenance)
 
 
 SOURCE = parse_policy(

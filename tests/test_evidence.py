@@ -1,7 +1,7 @@
 """Runs are compared in whatever order they end, and a planted fault of known size is always noticed."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.frames import completed, evidence, noisy, run_job, scores
+from tests.frames import completed, evidence, frames, noisy, run_job, scores
 from validator.backends.catalog import CATALOG, REFERENCE
+from validator.backends.interface import RefusalKind
+from validator.compare import compare, pool_runs
 from validator.evidence import (
     Meaning,
     MovedOutput,
@@ -26,11 +28,11 @@ from validator.evidence import (
 from validator.golden.dataset import GoldenDataset
 from validator.golden.output_spec import OutputSpec
 from validator.golden.writer import Sample, write_golden
-from validator.judge import Status, Verdict, judge
-from validator.policy import BUILT_IN, Checks, Policy
+from validator.judge import Check, Evidence, Reference, Status, Verdict, judge
+from validator.policy import BUILT_IN, Calibration, Checks, Policy
 from validator.worker.child import pack_frame
-from validator.worker.outcome import Completed, Crashed, Outcome
-from validator.worker.protocol import FrameHeader, Pass, PassKind
+from validator.worker.outcome import Completed, Crashed, Declined, Outcome
+from validator.worker.protocol import FrameHeader, Pass, PassKind, Refusal, RunJob
 from validator.worker.spool import Spool, SpooledFrame
 
 CPU = BUILT_IN["cpu"]
@@ -90,6 +92,130 @@ def test_without_a_reference_nothing_is_compared_and_nothing_passes(tmp_path: Pa
     gathered = evidence(backends=tuple(found.values()), variety={}, control=None)
     assert plant_fault(CPU, gathered) is None
     assert judge(CPU, gathered).verdict is Verdict.INCONCLUSIVE
+
+
+# --- Without fp64 -------------------------------------------------------------------------------------------------
+
+SEEDS = (1, 2, 3, 4)
+
+
+def declined(name: str, message: str, *, kind: RefusalKind = RefusalKind.MODEL) -> Declined:
+    job = run_job(CATALOG[name])
+    refusal = Refusal(job_id=name, nonce=job.nonce, kind=kind, stage="run", message=message)
+    return Declined(job=job, refusal=refusal)
+
+
+def perturbed_job(job: RunJob) -> RunJob:
+    (main,) = (p for p in job.passes if p.kind is PassKind.MAIN)
+    passes = tuple(main.model_copy(update={"kind": PassKind.PERTURBED, "seed": seed}) for seed in SEEDS)
+    return job.model_copy(update={"job_id": "perturbed", "passes": passes})
+
+
+def without_fp64(folder: Path, candidate: np.ndarray | None = None) -> list[Outcome]:
+    """Return a reference that declined, a baseline, a candidate, and the baseline moved by one ulp."""
+    b = scores().astype(np.float32)
+    baseline = spooled(folder, "eager-cpu", {"output": b})
+    other = noisy(b, 1e-7, seed=3).astype(np.float32) if candidate is None else candidate
+    moved = [noisy(b, 1e-7, seed=20 + seed).astype(np.float32) for seed in SEEDS]
+    path, frames, content = folder / "perturbed", [], b""
+    job = perturbed_job(baseline.job)  # type: ignore[arg-type]
+    for p, values in zip(job.passes, moved, strict=True):
+        for start in range(0, len(b), p.batch_size):
+            stop = min(start + p.batch_size, len(b))
+            blob = pack_frame(p.name, start, stop, {"output": torch.from_numpy(values[start:stop].copy())})
+            header = FrameHeader(pass_name=p.name, start=start, stop=stop, dtypes={"output": "float32"})
+            frames.append(SpooledFrame(header=header, offset=len(content), length=len(blob)))
+            content += blob
+    path.write_bytes(content)
+    perturbed = replace(baseline, job=job, spool=Spool(path=path, frames=tuple(frames)))
+    return [
+        declined(REFERENCE, "no kernel for Double"),
+        baseline,
+        spooled(folder, "onnxruntime-cpu", {"output": other}),
+        perturbed,
+    ]
+
+
+def gathered_of(outcomes: Sequence[Outcome]) -> Evidence:
+    found = compare_runs(ROWS, outcomes)
+    gathered = evidence(backends=tuple(found.values()), variety=variety_of(found), control=None)
+    return replace(gathered, control=plant_fault(ONE_PROCESS, gathered))
+
+
+def test_the_baseline_stands_in_whatever_ends_first(tmp_path: Path) -> None:
+    outcomes = without_fp64(tmp_path)
+    seen = set()
+    for order in itertools.permutations(outcomes):
+        gathered = gathered_of(order)
+        assert gathered.reference is Reference.PERTURBATION
+        found = {b.row.name: b for b in gathered.backends}
+        assert found[REFERENCE].main is None
+        seen.add(
+            (found["eager-cpu"].main.outputs["output"].summary, found["onnxruntime-cpu"].main.outputs["output"].summary)
+        )  # type: ignore[union-attr]
+    assert len(seen) == 1
+    floor, own = seen.pop()
+    assert floor.rms == pytest.approx(1e-7, rel=0.1)
+    assert own.rms == pytest.approx(1e-7, rel=0.1)
+
+
+def test_the_floor_of_several_seeds_is_their_mean_and_its_maxima_are_the_largest(tmp_path: Path) -> None:
+    b = scores()
+    runs = [compare(frames({"output": b}), frames({"output": noisy(b, 1e-6 * k, seed=k)})) for k in SEEDS]
+    pooled = pool_runs(runs).outputs["output"]
+    each = [run.outputs["output"] for run in runs]
+    assert pooled.summary.rms == pytest.approx(np.sqrt(np.mean([o.summary.rms**2 for o in each])))
+    assert pooled.summary.element_max == max(o.summary.element_max for o in each)
+    assert (pooled.channels[0].error == np.max([o.channels[0].error for o in each], axis=0)).all()
+    assert pooled.elements == each[0].elements
+    assert pool_runs(runs[:1]).outputs["output"].summary == each[0].summary
+
+
+def test_over_the_perturbation_floor_a_healthy_file_passes_and_says_so(tmp_path: Path) -> None:
+    decision = judge(ONE_PROCESS, gathered_of(without_fp64(tmp_path)))
+    assert decision.verdict is Verdict.PASS, [f for f in decision.findings if f.status is not Status.WITHIN]
+    told = [c.message for c in decision.warnings if c.code == "perturbation-floor"]
+    assert len(told) == 1
+    assert "no kernel for Double" in told[0]
+
+
+def test_over_the_perturbation_floor_a_fault_of_one_percent_in_a_channel_fails(tmp_path: Path) -> None:
+    wrong = scores().astype(np.float32)
+    wrong[:, 3] *= 1.01
+    assert judge(ONE_PROCESS, gathered_of(without_fp64(tmp_path, wrong))).verdict is Verdict.FAIL
+
+
+def test_a_policy_that_asks_for_fp64_does_not_believe_in_another_floor(tmp_path: Path) -> None:
+    strict = ONE_PROCESS.model_copy(update={"checks": ONE_PROCESS.checks.model_copy(update={"reference": "fp64"})})
+    assert judge(strict, gathered_of(without_fp64(tmp_path))).verdict is Verdict.INCONCLUSIVE
+
+
+def test_without_the_baseline_either_both_reasons_are_told(tmp_path: Path) -> None:
+    reference, _, candidate, perturbed = without_fp64(tmp_path)
+    lost = declined("eager-cpu", "no kernel for Float")
+    again = replace(lost, job=perturbed.job)
+    gathered = gathered_of([reference, lost, candidate, again])
+    assert gathered.reference is Reference.FP64
+    decision = judge(ONE_PROCESS, gathered)
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    told = [f.message for f in decision.findings if f.check is Check.WORKER and f.status is Status.NOT_MEASURED]
+    assert any("no kernel for Double" in message for message in told)
+    assert any("no kernel for Float" in message for message in told)
+
+
+def test_a_perturbation_that_crashed_measures_nothing(tmp_path: Path) -> None:
+    *others, perturbed = without_fp64(tmp_path)
+    crashed = Crashed(job=perturbed.job, exit_status=-11, samples=3, log_tail="")
+    decision = judge(ONE_PROCESS, gathered_of([*others, crashed]))
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert any("eager-cpu, perturbed was ended by signal 11" in f.message for f in decision.findings)
+
+
+def test_budgets_measured_over_another_floor_are_stale(tmp_path: Path) -> None:
+    bound = ONE_PROCESS.model_copy(update={"calibration": Calibration(weights="sha256:" + "2" * 64, reference="fp64")})
+    decision = judge(bound, gathered_of(without_fp64(tmp_path)))
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert any("reference: measured for fp64, this is perturbation" in f.message for f in decision.findings)
 
 
 def test_a_row_without_a_job_is_there_with_no_outcome(tmp_path: Path) -> None:

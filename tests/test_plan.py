@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests.frames import facts
 from validator.backends.catalog import CATALOG, REFERENCE
@@ -14,9 +15,10 @@ from validator.errors import BackendError, GoldenError
 from validator.golden.dataset import GoldenDataset
 from validator.golden.writer import Sample, write_golden
 from validator.manifest import Manifest
-from validator.plan import Target, check_fit, choose_rows, plan_passes, plan_runs, spread
+from validator.plan import Target, check_fit, choose_rows, plan_passes, plan_perturbation, plan_runs, spread
 from validator.policy import BUILT_IN, Policy
 from validator.subject import OnnxFile, OnnxOrigin, Program, ProgramFormat
+from validator.worker.protocol import Pass, PassKind
 
 
 def make_golden(folder: Path, shapes: list[tuple[int, ...]], name: str = "input") -> GoldenDataset:
@@ -102,6 +104,22 @@ def test_spread_ranges_are_disjoint_in_order_and_within_a_group(golden: GoldenDa
         assert at <= start < stop <= golden.samples
         assert not start < 30 < stop
         at = stop
+
+
+def test_the_perturbation_runs_every_sample_of_the_baseline_once_per_seed(golden: GoldenDataset) -> None:
+    rows = choose_rows(BUILT_IN["cpu"], [], reference_device="cpu")
+    job = plan_perturbation(BUILT_IN["cpu"], rows, target(golden), threads=1)
+    assert job is not None
+    assert (job.is_perturbed, job.job_id, job.backend.name) == (True, "eager-cpu, perturbed", "eager-cpu")
+    assert [p.name for p in job.passes] == [f"perturbed-{seed}" for seed in (1, 2, 3, 4)]
+    assert {(p.ranges, p.batch_size) for p in job.passes} == {(((0, golden.samples),), 32)}
+    assert plan_perturbation(BUILT_IN["cpu"], rows[2:], target(golden), threads=1) is None
+
+
+def test_only_a_perturbed_pass_has_a_seed() -> None:
+    for kind, seed in ((PassKind.PERTURBED, None), (PassKind.MAIN, 1)):
+        with pytest.raises(ValidationError, match="a perturbed pass has a seed"):
+            Pass(kind=kind, batch_size=1, ranges=((0, 1),), seed=seed)
 
 
 def test_a_static_batch_leaves_no_batch_passes(golden: GoldenDataset) -> None:

@@ -41,6 +41,7 @@ def directions(old: Policy, new: Policy) -> dict[str, str]:
         ("", "[checks]\nbatch_samples = 64", "checks.batch_samples", "tightened", "loosened"),
         ("", "[checks]\nbatch_sizes = [1, 2, 5, 7]", "checks.batch_sizes", "tightened", "loosened"),
         ("", '[checks]\nbatch_invariance = "if-dynamic"', "checks.batch_invariance", "loosened", "tightened"),
+        ("", '[checks]\nreference = "fp64"', "checks.reference", "tightened", "loosened"),
         ("", "[worker]\nthreads = 3", "worker.threads", "neutral", "neutral"),
         ("", "[worker]\ndeadline_s = 3", "worker.deadline_s", "neutral", "neutral"),
         ("", "[worker]\njobs_per_gpu = 1", "worker.jobs_per_gpu", "neutral", "neutral"),
@@ -74,6 +75,10 @@ def directions(old: Policy, new: Policy) -> dict[str, str]:
         ),
         ("", '[calibration]\nweights = "a"', "calibration", "tightened", "loosened"),
         ('[calibration]\nweights = "a"', '[calibration]\nweights = "b"', "calibration.weights", "neutral", "neutral"),
+        (
+            '[calibration]\nweights = "a"', '[calibration]\nweights = "a"\nreference = "fp64"',
+            "calibration.reference", "tightened", "loosened",
+        ),
         (
             '[calibration]\nweights = "a"', '[calibration]\nweights = "a"\ngolden = "g"',
             "calibration.golden", "tightened", "loosened",

@@ -21,7 +21,19 @@ from validator.errors import CouldNotRun
 from validator.executors.local import LocalExecutor
 from validator.golden.dataset import GoldenDataset
 from validator.inputs import load_policy, open_inputs, scratch_folder, verify_unchanged
-from validator.judge import BackendEvidence, Check, Decision, Evidence, Finding, Status, Verdict, deployed_batch, judge
+from validator.judge import (
+    BackendEvidence,
+    Caution,
+    Check,
+    Decision,
+    Evidence,
+    Finding,
+    Status,
+    Verdict,
+    deployed_batch,
+    judge,
+    precision_of,
+)
 from validator.plan import choose_rows, spread
 from validator.policy import (
     Budget,
@@ -125,6 +137,8 @@ class CalibrationResult:
     path: Path
     left_out: tuple[str, ...]
     """Variants that could not run here, and why."""
+    cautions: tuple[Caution, ...] = ()
+    """What whoever uses the budgets should know."""
 
 
 def calibrate(request: CalibrationRequest, registry: Registry, progress: Progress) -> CalibrationResult:
@@ -153,7 +167,7 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
     evidence, left_out = leave_out_missing(evidence, variants)
     require_health(judge(policy, evidence), variants)
     decision = judge(with_ratio(policy, TELLING_RATIO), evidence)
-    measured = measure(decision, candidates, variants)
+    measured = measure(evidence, decision, candidates, variants)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     provenance = Provenance(
         tool=validator.__version__,
@@ -165,7 +179,8 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
     calibrated = with_budgets(source, evidence, measured, provenance)
     path = write_text(policy_text(calibrated), request.output)
     progress.stage("write", str(path))
-    return CalibrationResult(policy=calibrated, measured=measured, path=path, left_out=left_out)
+    cautions = tuple(c for c in decision.warnings if c.code == "perturbation-floor")
+    return CalibrationResult(policy=calibrated, measured=measured, path=path, left_out=left_out, cautions=cautions)
 
 
 # --- Variants -------------------------------------------------------------------------------------------------
@@ -400,10 +415,12 @@ def list_ratios(
         yield VariantRatio(backend=backend, output=output, variant=title, error_ratio=ratio)
 
 
-def measure(decision: Decision, candidates: Sequence[Backend], variants: Sequence[Variant]) -> tuple[Measured, ...]:
+def measure(
+    evidence: Evidence, decision: Decision, candidates: Sequence[Backend], variants: Sequence[Variant]
+) -> tuple[Measured, ...]:
     """Set K = max(3, 2 x the largest E) for every output of every candidate; without another kernel family at least 10.
 
-    A row of reduced precision with a baseline of its own keeps the K of its class: more would admit anything.
+    An output of reduced precision with a baseline of its own keeps the K of its class: more would admit anything.
     """
     ran = {f.backend for f in decision.findings if f.check is Check.ERROR_RATIO}
     families = {row.name: sum(v.row in ran for v in variants if v.candidate == row.name) for row in candidates}
@@ -413,15 +430,18 @@ def measure(decision: Decision, candidates: Sequence[Backend], variants: Sequenc
         key = (ratio.backend, ratio.output)
         if key not in worst or ratio.error_ratio > worst[key].error_ratio:
             worst[key] = ratio
+    classes = {key: precision_of(evidence, rows[key[0]], key[1]) for key in worst}
     return tuple(
         Measured(
             backend=backend,
             output=output,
-            error_ratio=ratio_limit(rows[backend], ratio.error_ratio, families=families[backend]),
+            error_ratio=ratio_limit(
+                rows[backend], classes[backend, output], ratio.error_ratio, families=families[backend]
+            ),
             largest=ratio.error_ratio,
             variant=ratio.variant,
             families=families[backend],
-            default=default_limits(rows[backend]).error_ratio,
+            default=default_limits(rows[backend], classes[backend, output]).error_ratio,
         )
         for (backend, output), ratio in sorted(worst.items())
     )
@@ -431,16 +451,17 @@ UNMEASURED_RATIO = 10.0
 """Least K where only one kernel family could run: nothing shows how far healthy ones lie apart."""
 
 
-def ratio_limit(row: Backend, largest: float, *, families: int) -> float:
+def ratio_limit(row: Backend, precision: Precision, largest: float, *, families: int) -> float:
     """Return K for the largest healthy error ratio, rounded up to two places.
 
     Args:
-        row: decides by its precision.
+        row: decides by whether it has a baseline.
+        precision: the class that the output is judged in.
         largest: of the healthy variants.
         families: other kernel families that were among them.
     """
-    if row.baseline is not None and row.precision not in (Precision.IEEE, Precision.FP64):
-        return default_limits(row).error_ratio
+    if row.baseline is not None and precision not in (Precision.IEEE, Precision.FP64):
+        return default_limits(row, precision).error_ratio
     floor = RATIO_FLOOR if families else UNMEASURED_RATIO
     return max(floor, math.ceil(100 * MARGIN * largest) / 100)
 
@@ -477,6 +498,7 @@ def with_budgets(source: Policy, evidence: Evidence, measured: Sequence[Measured
     calibration = Calibration(
         weights=evidence.weights_digest,
         golden=evidence.golden_digest,
+        reference=evidence.reference.value,
         environment={name: keys for name, keys in environments.items() if keys},
         provenance=provenance,
     )

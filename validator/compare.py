@@ -1,8 +1,9 @@
 """Two backends' outputs side by side: structure first, then non-finite positions, then values. Knows no limits."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -78,6 +79,8 @@ class OutputComparison:
     """`SAMPLE_ROW` records, sorted by sample."""
     histogram: Counts
     """Of absolute errors, see `metrics.error_histogram`."""
+    reference_dtype: str = "float64"
+    """As the reference returned it."""
 
     channels: tuple[ChannelMaxima, ChannelMaxima] = field(
         default_factory=lambda: (ChannelMaxima.empty(), ChannelMaxima.empty())
@@ -132,11 +135,52 @@ class Comparison:
         return sum(o.elements for o in self.outputs.values())
 
 
+def pool_runs(comparisons: Sequence[Comparison]) -> Comparison:
+    """Pool several runs against the same reference into one that stands for all of them.
+
+    Squares of errors are averaged, largest errors are the largest of any run, and what differs in structure in one run
+    does in all. An output of which the runs hold other samples is left out.
+
+    Raises:
+        ValueError: no runs.
+    """
+    shared = set.intersection(*(set(c.outputs) for c in comparisons))
+    runs = {name: [c.outputs[name] for c in comparisons] for name in sorted(shared)}
+    return Comparison(
+        structure=tuple(dict.fromkeys(d for c in comparisons for d in c.structure)),
+        outputs={
+            name: _pool_output(outputs)
+            for name, outputs in runs.items()
+            if all(np.array_equal(o.rows["sample"], outputs[0].rows["sample"]) for o in outputs)
+        },
+        samples=min(c.samples for c in comparisons),
+        unattributed=tuple(sorted({name for c in comparisons for name in c.unattributed})),
+        largest_batch=max(c.largest_batch for c in comparisons),
+        misdeclared=tuple(dict.fromkeys(d for c in comparisons for d in c.misdeclared)),
+    )
+
+
+def _pool_output(runs: Sequence[OutputComparison]) -> OutputComparison:
+    rows = np.stack([run.rows for run in runs])
+    worst = rows["max_abs_error"].argmax(axis=0)
+    pooled = rows[worst, np.arange(rows.shape[1])]
+    pooled["sum_sq_error"] = rows["sum_sq_error"].mean(axis=0)
+    for count in ("nonfinite_mismatches", "unequal"):
+        pooled[count] = rows[count].max(axis=0)
+    channels = [run.channels for run in runs]
+    first, last = channels[0]
+    for one, other in channels[1:]:
+        first, last = first.merge(one), last.merge(other)
+    histogram: Counts = np.sum([run.histogram for run in runs], axis=0)
+    return replace(runs[0], rows=pooled, histogram=histogram, channels=(first, last))
+
+
 @dataclass(slots=True)
 class _Tally:
     """What accumulates for one output."""
 
     kind: str = "float"
+    reference_dtype: str = "float64"
     rows: list[Rows] = field(default_factory=list)
     histogram: Counts = field(default_factory=lambda: np.zeros(HISTOGRAM_BUCKETS, np.int64))
     channels: tuple[ChannelMaxima, ChannelMaxima] = field(
@@ -202,6 +246,7 @@ def compare(
         for name in comparable:
             tally = tallies[name]
             tally.kind = dtype_kind(frame.dtypes[name])
+            tally.reference_dtype = counterpart.dtypes[name]
             is_whole = name in lookup.unbatched or not _is_per_sample(frame, ys[name])
             y, c = (ys[name][np.newaxis], cs[name][np.newaxis]) if is_whole else (ys[name], cs[name])
             tally.rows.append(sample_rows(frame.start, y, c))
@@ -257,7 +302,14 @@ def _spread_cuts(counterpart: "_Counterpart", lost: frozenset[str], specs: Specs
 def _close(name: str, tally: _Tally) -> OutputComparison:
     """Sort an output's rows, so that the order of frames leaves no trace."""
     rows = np.sort(np.concatenate(tally.rows), order="sample") if tally.rows else np.zeros(0, SAMPLE_ROW)
-    return OutputComparison(name=name, kind=tally.kind, rows=rows, histogram=tally.histogram, channels=tally.channels)
+    return OutputComparison(
+        name=name,
+        kind=tally.kind,
+        rows=rows,
+        histogram=tally.histogram,
+        reference_dtype=tally.reference_dtype,
+        channels=tally.channels,
+    )
 
 
 def _is_per_sample(frame: Frame, values: Array) -> bool:
@@ -397,7 +449,8 @@ def measure_variety(
         for name, values in outputs.items():
             parts = values if name not in whole and _is_per_sample(frame, values) else values[np.newaxis]
             anchor = first.setdefault(name, parts[0]) if len(parts) else np.zeros(0)
-            counts[name]["moved"] += sum(_differs(anchor, part) for part in parts)
+            same = SAME_BY_DTYPE.get(frame.dtypes[name], SAME)
+            counts[name]["moved"] += sum(_differs(anchor, part, same=same) for part in parts)
             counts[name]["samples"] += len(parts)
             counts[name]["finite"] += int(np.isfinite(values).sum())
             counts[name]["nonzero"] += int(np.count_nonzero(values))
@@ -410,8 +463,11 @@ def measure_variety(
 SAME = 2.0**-30
 """Two fp64 outputs that are this near, relative to the largest value, differ by the order of summation at most."""
 
+SAME_BY_DTYPE = MappingProxyType({"float32": 2.0**-19, "complex64": 2.0**-19, "float16": 2.0**-7, "bfloat16": 2.0**-5})
+"""The same where fp64 could not run: a few roundings of what the reference returned."""
 
-def _differs(one: Array, other: Array) -> bool:
+
+def _differs(one: Array, other: Array, *, same: float) -> bool:
     """Whether two samples' outputs are more than rounding apart. Another shape is another answer."""
     if one.shape != other.shape:
         return True
@@ -420,4 +476,4 @@ def _differs(one: Array, other: Array) -> bool:
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return True
     scale = np.abs(a[finite]).max(initial=0.0)
-    return bool(np.abs(a[finite] - b[finite]).max(initial=0.0) > SAME * scale)
+    return bool(np.abs(a[finite] - b[finite]).max(initial=0.0) > same * scale)

@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from validator.backends.catalog import BASELINE, REFERENCE, Backend
-from validator.compare import Comparison, Frame, FrameSource, OutputComparison, OutputVariety, compare, measure_variety
+from validator.compare import (
+    Comparison,
+    Frame,
+    FrameSource,
+    OutputComparison,
+    OutputVariety,
+    compare,
+    measure_variety,
+    pool_runs,
+)
 from validator.golden.dataset import GoldenDataset
 from validator.golden.output_spec import OutputSpec, unordered
 from validator.judge import (
@@ -16,7 +25,9 @@ from validator.judge import (
     Evidence,
     FreshRun,
     Status,
+    find_reference,
     judge_values,
+    limits_of,
     noise_floors,
 )
 from validator.meaning import Outputs, Specs
@@ -83,7 +94,8 @@ def compare_runs(
 
     Args:
         rows: all rows of the check, in the order of the report.
-        outcomes: outcomes of run jobs, in any order; consumed lazily.
+        outcomes: outcomes of run jobs, in any order; consumed lazily. If the baseline's perturbed job is among them,
+            the baseline takes the reference's place.
         golden: what the jobs ran on; it declares what outputs mean. None: nothing is declared.
 
     Returns:
@@ -92,9 +104,13 @@ def compare_runs(
     meaning = Meaning(golden=golden)
     by_name = {row.name: BackendEvidence(row=row, outcome=None) for row in rows}
     reference: Spool | None = None
+    perturbed: Outcome | None = None
     waiting: list[str] = []
     repetitions: dict[str, Outcome] = {}
     for outcome in outcomes:
+        if isinstance(outcome.job, RunJob) and outcome.job.is_perturbed:
+            perturbed = outcome
+            continue
         name, is_repetition = _row_of(outcome)
         if is_repetition:
             repetitions[name] = outcome
@@ -111,7 +127,25 @@ def compare_runs(
             waiting = []
     for name, outcome in repetitions.items():
         by_name[name] = _compare_with_fresh(by_name[name], outcome, meaning)
-    return by_name
+    return by_name if perturbed is None else _compare_with_baseline(by_name, perturbed, meaning)
+
+
+def _compare_with_baseline(
+    by_name: Mapping[str, BackendEvidence], perturbed: Outcome, meaning: Meaning
+) -> dict[str, BackendEvidence]:
+    """Put the baseline in the place of the reference, and what its perturbation did in the place of its own error."""
+    found = {**by_name, BASELINE: replace(by_name[BASELINE], perturbed=perturbed)}
+    baseline, moved, job = spool_of(found[BASELINE].outcome), spool_of(perturbed), perturbed.job
+    if baseline is None or moved is None or not isinstance(job, RunJob):
+        return found
+    main = SpoolPass(spool=baseline, name=PassKind.MAIN)
+    floor = pool_runs([meaning.compare(main, SpoolPass(spool=moved, name=p.name)) for p in job.passes])
+    return {
+        name: replace(evidence, main=floor)
+        if name == BASELINE
+        else _compare_with_reference(evidence, baseline, meaning)
+        for name, evidence in found.items()
+    }
 
 
 def _row_of(outcome: Outcome) -> tuple[str, bool]:
@@ -228,13 +262,20 @@ def plant_fault(policy: Policy, evidence: Evidence, golden: GoldenDataset | None
 def plant_fault_into(
     policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison, golden: GoldenDataset | None = None
 ) -> Control:
-    """Move one output that can be moved, measure it and judge it as if the row had returned it."""
+    """Move one output that can be moved, measure it and judge it as if the row had returned it.
+
+    Raises:
+        ValueError: there is no reference, whose outputs could be moved.
+    """
     meaning = Meaning(golden=golden)
     step = smallest_step(meaning.specs.get(output.name))
     exact = output.kind in EXACT_KINDS
-    limit = 0.0 if exact else policy.limits_for(row, output.name).error_ratio
+    limit = 0.0 if exact else limits_of(policy, evidence, row, output.name).error_ratio
     floors = noise_floors(evidence, row, output.name) or [0.0]
-    reference = next(spool for b in evidence.backends if b.row.name == REFERENCE and (spool := spool_of(b.outcome)))
+    _, outcome = find_reference(evidence.backends)
+    reference = spool_of(outcome)
+    if reference is None:
+        raise ValueError("what can be moved is the reference's, and there is none")
     source = SpoolPass(spool=reference, name=PassKind.MAIN)
     moved = MovedOutput(
         source=source,
@@ -257,7 +298,8 @@ def plant_fault_into(
 
 def movable(evidence: Evidence) -> Iterator[tuple[Backend, OutputComparison]]:
     """List outputs of candidates that a fault can be planted into, floating ones first; none without a reference."""
-    if not any(b.row.name == REFERENCE and spool_of(b.outcome) for b in evidence.backends):
+    _, reference = find_reference(evidence.backends)
+    if spool_of(reference) is None:
         return
     pairs = [
         (b.row, output)
@@ -276,7 +318,8 @@ def variety_of(
     outcomes: Mapping[str, BackendEvidence], golden: GoldenDataset | None = None
 ) -> dict[str, OutputVariety]:
     """Measure whether the reference's outputs differ between samples, as far as the golden dataset says they count."""
-    spool = spool_of(outcomes[REFERENCE].outcome) if REFERENCE in outcomes else None
+    _, reference = find_reference(outcomes.values())
+    spool = spool_of(reference)
     if spool is None:
         return {}
     meaning = Meaning(golden=golden)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from validator.backends.catalog import REFERENCE, Backend, Runtime, find_backend
+from validator.backends.catalog import BASELINE, REFERENCE, Backend, Runtime, find_backend
 from validator.backends.interface import ModelFacts
 from validator.errors import GoldenError
 from validator.golden.dataset import GoldenDataset
@@ -187,6 +187,20 @@ def _run_job(row: Backend, target: Target, job_id: str, passes: tuple[Pass, ...]
         output_names=target.facts.outputs,
         threads=threads_for(row, threads),
     )
+
+
+PERTURBATION_SEEDS = (1, 2, 3, 4)
+"""One pass each: one alone may happen to leave a sample or a channel where it was."""
+
+
+def plan_perturbation(policy: Policy, rows: Sequence[Backend], target: Target, *, threads: int) -> RunJob | None:
+    """Plan the baseline's run on perturbed inputs and parameters; None where the baseline is no row of this check."""
+    baseline = next((row for row in rows if row.name == BASELINE), None)
+    if baseline is None:
+        return None
+    main = next(p for p in plan_passes(policy, baseline, target) if p.kind is PassKind.MAIN)
+    passes = tuple(main.model_copy(update={"kind": PassKind.PERTURBED, "seed": seed}) for seed in PERTURBATION_SEEDS)
+    return _run_job(baseline, target, f"{baseline.name}, perturbed", passes, threads=threads)
 
 
 def plan_passes(policy: Policy, row: Backend, target: Target) -> tuple[Pass, ...]:

@@ -167,6 +167,9 @@ class Checks(Strict):
     """Samples that every other batch size runs, at least."""
     batch_invariance: Literal["required", "if-dynamic"] = "required"
     """`if-dynamic` admits a program that accepts one batch size only; it is then reported, not measured."""
+    reference: Literal["fp64", "fp64-or-perturbation"] = "fp64-or-perturbation"
+    """Where fp64 cannot compute the model: `fp64` measures nothing, the other takes the baseline as the reference and
+    what one unit in the last place does to it as the noise floor, and says so."""
 
 
 class DecisionLimits(Strict):
@@ -206,6 +209,8 @@ class Calibration(Strict):
 
     weights: str | None = None
     golden: str | None = None
+    reference: Literal["fp64", "perturbation"] | None = None
+    """What errors were measured against: budgets over one noise floor mean nothing over another."""
     environment: dict[str, dict[str, str]] = {}
     """Backend -> fingerprint key -> value."""
     provenance: Provenance | None = None
@@ -292,18 +297,26 @@ class Policy(Strict):
         """`sha256:<hex>` of what decides, defaults included; comments, layout and provenance do not count."""
         return digest_of(self.model_dump(mode="json", exclude={"calibration": {"provenance"}}))
 
-    def limits_for(self, row: Backend, output: str) -> Limits:
-        """Return the limits of one backend's output: its own budget, the backend's, or the class's default."""
+    def limits_for(self, row: Backend, output: str, precision: Precision | None = None) -> Limits:
+        """Return the limits of one backend's output: its own budget, the backend's, or the class's default.
+
+        Args:
+            row: the backend.
+            output: its output's flattened name.
+            precision: the class that the output is judged in; None: the row's, for where no model is known.
+        """
         budgets = {(b.backend, b.output): b.limits for b in self.budget}
         for key in ((row.name, output), (row.name, None)):
             if key in budgets:
                 return budgets[key]
-        return default_limits(row)
+        return default_limits(row, precision)
 
 
-def default_limits(row: Backend) -> Limits:
-    """Return the limits of a row's precision class, for where nothing was calibrated."""
-    return Limits.from_ratio(DEFAULT_RATIO_FLOOR if row.baseline is None else DEFAULT_RATIO[row.precision])
+def default_limits(row: Backend, precision: Precision | None = None) -> Limits:
+    """Return the limits of a precision class, the row's unless another is given, for where nothing was calibrated."""
+    if row.baseline is None:
+        return Limits.from_ratio(DEFAULT_RATIO_FLOOR)
+    return Limits.from_ratio(DEFAULT_RATIO[precision or row.precision])
 
 
 def _check_waivers(waivers: tuple[Waiver, ...], rows: dict[str, Backend]) -> None:

@@ -167,6 +167,10 @@ def _batch_invariance(key: str, old: str, new: str, _sides: _Sides) -> Iterator[
     yield _change(key, Direction.TIGHTENED if new == "required" else Direction.LOOSENED, old, new)
 
 
+def _reference(key: str, old: str, new: str, _sides: _Sides) -> Iterator[Change]:
+    yield _change(key, Direction.TIGHTENED if new == "fp64" else Direction.LOOSENED, old, new)
+
+
 def _rows(key: str, old: Mapping[str, Any], new: Mapping[str, Any], sides: _Sides) -> Iterator[Change]:
     """Compare rows as they resolve: a row that another starts from changes both."""
     before, after = sides.old.rows, sides.new.rows
@@ -299,6 +303,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "checks.batch_sizes": _names,
         "checks.batch_samples": _more_is_tighter,
         "checks.batch_invariance": _batch_invariance,
+        "checks.reference": _reference,
         "decisions.flip_rate": _less_is_tighter,
         "decisions.accuracy_drop": _less_is_tighter,
         "worker.deadline_s": _neutral,
@@ -310,6 +315,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "calibration": _calibration,
         "calibration.weights": _weights,
         "calibration.golden": _set_is_tighter,
+        "calibration.reference": _set_is_tighter,
         "calibration.environment": _environment,
         "calibration.provenance": _neutral,
     }

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from validator.backends.catalog import Backend
-from validator.backends.interface import ModelFacts
+from validator.backends.catalog import REFERENCE, Backend
+from validator.backends.interface import ModelFacts, RefusalKind
 from validator.evidence import compare_runs, plant_fault, variety_of
 from validator.executors.local import LocalExecutor
 from validator.inputs import Inputs, describe_onnx
@@ -17,6 +17,7 @@ from validator.plan import (
     choose_rows,
     needs_onnx,
     plan_export,
+    plan_perturbation,
     plan_probe,
     plan_runs,
     plan_weights,
@@ -25,7 +26,7 @@ from validator.policy import Policy
 from validator.report.progress import Progress
 from validator.subject import OnnxFile, OnnxOrigin
 from validator.worker.launch import Limits
-from validator.worker.outcome import Completed, Outcome
+from validator.worker.outcome import Completed, Declined, Outcome
 from validator.worker.protocol import ExportJob, WeightsJob
 
 LARGE_MACHINE_CORES = 8
@@ -93,6 +94,10 @@ class Run:
             if isinstance(outcome.job, WeightsJob):
                 made.weights = outcome
                 continue
+            if self._needs_perturbation(outcome) and (
+                perturbed := plan_perturbation(self.inputs.policy, rows, target, threads=self.threads)
+            ):
+                self.executor.submit(perturbed)
             if not isinstance(outcome.job, ExportJob):
                 yield outcome
                 continue
@@ -100,6 +105,16 @@ class Run:
             onnx_rows = [row for row in rows if needs_onnx([row])]
             for job in plan_runs(self.inputs.policy, onnx_rows, replace(target, onnx=made.onnx), threads=self.threads):
                 self.executor.submit(job)
+
+    def _needs_perturbation(self, outcome: Outcome) -> bool:
+        """Whether this is the reference saying that the model has no fp64, and the policy admits another measure."""
+        return (
+            self.inputs.policy.checks.reference != "fp64"
+            and outcome.job.job_id == REFERENCE
+            and isinstance(outcome, Declined)
+            and outcome.refusal.kind is RefusalKind.MODEL
+            and outcome.first_failure is None  # else the device is as likely to blame
+        )
 
     def _evidence(
         self,

@@ -187,3 +187,24 @@ class Greedy(nn.Module):
 
     def forward(self, x):
         return x.expand(1 << 24, *x.shape).repeat(1 << 14, 1, 1)
+
+
+class Mixed(nn.Module):
+    """Matrices in half precision, a norm in float32, and casts back and forth, as large networks are stored.
+
+    `wide` is the twin's dtype: None for the model itself.
+    """
+
+    def __init__(self, half, wide=None):
+        super().__init__()
+        self.half_dtype, self.float_dtype = wide or half, wide or torch.float32
+        self.up, self.down, self.norm = nn.Linear(8, 16), nn.Linear(16, 8), nn.LayerNorm(8)
+        for part in (self.up, self.down):
+            part.to(self.half_dtype)
+        self.norm.to(self.float_dtype)
+
+    def forward(self, x):
+        x = self.norm(x.to(self.float_dtype)).to(self.half_dtype)
+        x = self.up(x) + torch.full((16,), 0.1, dtype=self.half_dtype)
+        x = x.softmax(-1, dtype=self.float_dtype).to(self.half_dtype)
+        return self.down(x)

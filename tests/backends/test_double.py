@@ -1,12 +1,15 @@
 import copy
+import warnings
 
 import pytest
 import torch
 
 from tests.backends import networks
 from validator.backends.catalog import CATALOG
+from validator.backends.double import working_dtype
 from validator.backends.interface import BackendRefusal, RefusalKind
 from validator.backends.torch_eager import open_session
+from validator.backends.torch_program import load_program
 
 REFERENCE = CATALOG["reference"]
 IMAGE = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -147,3 +150,73 @@ def test_a_pickled_lstm_equals_its_own_double(tmp_path, model_file):
     with torch.no_grad():
         wanted = copy.deepcopy(module).double()(example.double())
     assert relative_error(outputs["output"], wanted) < 1e-12
+
+
+def store(module, stored_as, save_program, folder):
+    """Save a module in one of the three formats."""
+    if stored_as == "torch.export":
+        return save_program(module, VECTOR)
+    path = folder / "model.pt"
+    if stored_as == "pickle":
+        torch.save(module, path)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, about TorchScript being old
+            torch.jit.save(torch.jit.trace(module, (VECTOR,)), path)
+    return path
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("stored_as", ["torch.export", "pickle", "torchscript"])
+def test_half_precision_weights_are_computed_with_in_double(stored_as, half, save_program, model_file, tmp_path):
+    """Casts to the dtype of the weights are storage: kept, the reference would be as coarse as the model."""
+    module = networks.Mixed(half).eval()
+    twin = networks.Mixed(half, torch.float64)
+    twin.load_state_dict({k: v.double() for k, v in module.state_dict().items()})
+    path = store(module, stored_as, save_program, tmp_path)
+    outputs, note = reference_of(path, model_file, VECTOR, model_format=stored_as)
+    with torch.no_grad():
+        wanted = twin(VECTOR.double())
+    # The literal 0.1 in torch.full is a number of Python's and is never rounded to half.
+    assert relative_error(outputs["output"], wanted) < 1e-12
+    assert f"the weights are {str(half).removeprefix('torch.')}" in note
+
+
+def test_a_script_that_says_float32_is_widened(save_program, model_file, tmp_path):
+    module = networks.Factories()
+    outputs, _ = reference_of(
+        store(module, "torchscript", save_program, tmp_path), model_file, VECTOR, model_format="torchscript"
+    )
+    assert outputs["output.1"].dtype is torch.float64
+    casts = networks.Mixed(torch.float32).eval()
+    twin = copy.deepcopy(casts).double()
+    twin.half_dtype = twin.float_dtype = torch.float64
+    outputs, note = reference_of(
+        store(casts, "torchscript", save_program, tmp_path), model_file, VECTOR, model_format="torchscript"
+    )
+    with torch.no_grad():
+        assert relative_error(outputs["output"], twin(VECTOR.double())) < 1e-12
+    assert "casts widened" in note
+
+
+def with_dtypes(*dtypes):
+    """A program of a few matrices and many vectors in float32."""
+    layers = [torch.nn.Linear(4, 4).to(dtype) for dtype in dtypes]
+    return torch.nn.Sequential(*layers, *(torch.nn.LayerNorm(4) for _ in range(5)))
+
+
+@pytest.mark.parametrize(
+    ("module", "dtype"),
+    [
+        (with_dtypes(torch.bfloat16, torch.bfloat16), torch.bfloat16),
+        (with_dtypes(torch.bfloat16, torch.float32), torch.float32),
+        (with_dtypes(torch.float32, torch.float32, torch.float16), torch.float32),
+        (torch.nn.Sequential(torch.nn.Embedding(9_000, 4).half(), *with_dtypes(torch.float32, torch.float32)),
+         torch.float32),
+        (torch.nn.LayerNorm(4).half(), torch.float16),
+        (networks.Tuple(), None),
+    ],
+)  # fmt: skip
+def test_the_dtype_of_most_weights_is_the_working_one(module, dtype, tmp_path):
+    torch.save(module, tmp_path / "model.pth")
+    assert working_dtype(load_program(tmp_path / "model.pth", "pickle", torch.device("cpu"))) is dtype

@@ -48,6 +48,10 @@ UNIT_ROUNDOFF = MappingProxyType(
 """Half the distance from 1 to the next number of the format's significand (24, 11, 11 and 8 bits)."""
 
 
+REDUCED_CLASSES = MappingProxyType({"float16": Precision.FP16, "bfloat16": Precision.BF16})
+"""Dtype -> the class of what is stored in it."""
+
+
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 

@@ -6,7 +6,7 @@ two methods, not to inherit from anything. Widen it only when every runtime can 
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -121,6 +121,8 @@ class ModelFacts(Document):
     """Operators or modules that are in training mode."""
     parameter_dtypes: dict[str, int]
     """dtype -> number of elements, over parameters and buffers."""
+    working_dtype: str | None = None
+    """The dtype of most weights; None where there is no floating tensor. Decides how finely the model can round."""
     mutated_buffers: tuple[str, ...] = Field(default=(), strict=False)
     """Buffers that forward writes to."""
 
@@ -214,4 +216,17 @@ class Session(Protocol):
 
     def environment(self) -> Environment:
         """Read every setting back from the libraries, now."""
+        ...
+
+
+@runtime_checkable
+class Perturbable(Session, Protocol):
+    """A session whose numbers can be moved: a baseline's."""
+
+    def perturb(self, seed: int) -> None:
+        """Move parameters, buffers and the floating inputs of every run that follows by one unit in the last place.
+
+        Always from where the file has them: a second call does not add to the first. The same seed and the same runs
+        give the same numbers.
+        """
         ...

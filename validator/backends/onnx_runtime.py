@@ -6,6 +6,7 @@ providers, their options and the provider of every node are read back after the 
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -141,12 +142,38 @@ def _build(row: Backend, path: Path) -> Any:
                 onnxruntime.preload_dlls()
             session = onnxruntime.InferenceSession(path, options, providers=[_provider(row)])
         except Exception as error:
-            raise refusal_from(error, "load") from error
+            raise _missing_kernel(error, provider, path) or refusal_from(error, "load") from error
     found = session.get_providers()
     if not found or found[0] != provider:
         raise BackendRefusal(RefusalKind.UNAVAILABLE, "device", f"{provider} did not start: {_cause(said)}")
     session.disable_fallback()
     return session
+
+
+_NO_KERNEL = re.compile(r"NOT_IMPLEMENTED.*implementation for (\w+)|'tensor\(b?float16\)'.*operator \((\w+)\)")
+"""How ONNX Runtime says that an operator does not exist for a dtype: no kernel is built in, or the opset has none."""
+
+_REDUCED = {onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16"}
+
+
+def _missing_kernel(error: Exception, provider: str, path: Path) -> BackendRefusal | None:
+    """Say that this runtime cannot compute in a file's reduced precision, if that is what happened.
+
+    Nothing is wrong with such a model, and nothing is known about it either: its author chose a dtype, not a runtime.
+    """
+    found = _NO_KERNEL.search(str(error))
+    if found is None:
+        return None
+    graph = onnx.load(path, load_external_data=False).graph
+    dtypes = sorted({_REDUCED[t.data_type] for t in graph.initializer if t.data_type in _REDUCED})
+    if not dtypes:
+        return None
+    what = f"no {found[1] or found[2]} in {' and '.join(dtypes)} on {provider}"
+    return BackendRefusal(
+        RefusalKind.UNAVAILABLE,
+        "load",
+        f"ONNX Runtime {onnxruntime.__version__} has {what}, which says nothing about the model",
+    )
 
 
 def _session_options(row: Backend) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from validator.backends.binding import flatten_outputs
+from validator.backends.double import working_dtype
 from validator.backends.interface import BackendRefusal, ExportFacts, ModelFacts, RefusalKind, TensorFacts, WeightsFacts
 from validator.backends.onnx_export import export_onnx
 from validator.backends.refusals import model_refusal, refusal_from
@@ -56,12 +57,14 @@ def probe(path: Path, model_format: str, golden: Golden) -> ModelFacts:
     worked, outputs = _try_batches(program, [sample[name] for name in feeds], claimed) if fits else ([], None)
     static_batch = worked[0] if len(worked) == 1 else None
     mutated = _mutated_buffers(program, buffers)
+    working = working_dtype(program)
     return ModelFacts(
         inputs=inputs,
         outputs=outputs,
         static_batch=static_batch,
         training=program.training or tuple(training_operators(program)),
         parameter_dtypes=_parameter_dtypes(program),
+        working_dtype=None if working is None else _name(working),
         mutated_buffers=mutated,
     )
 

@@ -12,6 +12,7 @@ from validator.backends.double import require_double, to_double
 from validator.backends.fingerprint import fingerprint
 from validator.backends.interface import BackendRefusal, Environment, ModelFile, Session
 from validator.backends.knobs import UNREADABLE, more_notes, read_autocast, read_knobs, set_knobs
+from validator.backends.perturb import Perturbation, move_one_ulp
 from validator.backends.refusals import model_refusal, refusal_from, require_device
 from validator.backends.torch_program import TorchProgram, load_program
 
@@ -55,6 +56,8 @@ class TorchSession:
         self._dtypes: set[torch.dtype] = {t.dtype for t in self._program.tensors() if t.is_floating_point()}
         self._autocast: Setting = UNREADABLE
         self._formats: set[str] = set()
+        self._perturbation: Perturbation | None = None
+        self._generator: torch.Generator | None = None
 
     def run(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run one batch; see `interface.Session`."""
@@ -78,6 +81,14 @@ class TorchSession:
         except Exception as error:
             raise refusal_from(error, "run") from error
 
+    def perturb(self, seed: int) -> None:
+        """Move parameters, buffers and what is run from now on by one ulp; see `interface.Perturbable`."""
+        if self._perturbation is None:
+            module = self._program.module
+            self._perturbation = Perturbation([*module.parameters(), *module.buffers()])
+        self._generator = torch.Generator().manual_seed(seed)
+        self._perturbation.apply(self._generator)
+
     def environment(self) -> Environment:
         """Read every setting back from the libraries, now."""
         settings = read_knobs(self._row)
@@ -95,6 +106,8 @@ class TorchSession:
 
     def _place(self, tensor: torch.Tensor) -> torch.Tensor:
         """Move an input to the device and lay it out as the row asks; the reference's floating inputs become fp64."""
+        if self._generator is not None:
+            tensor = move_one_ulp(tensor, self._generator)
         if self._row.memory_format == "channels_last" and tensor.ndim == 4:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         if self._row.dtype == "float64" and tensor.is_floating_point():

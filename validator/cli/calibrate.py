@@ -49,6 +49,8 @@ def calibrate(
         click.echo("\n".join(list_budgets(result.measured)))
     for variant in result.left_out:
         click.echo(f"left out: {clean(variant, limit=400)}", err=True)
+    for caution in result.cautions:
+        click.echo(f"warning[{caution.code}]: {clean(caution.message, limit=400)}", err=True)
     for measured in result.measured:
         if measured.error_ratio > measured.default:
             what = f"{measured.backend}, output {measured.output}: {measured.error_ratio:g} is looser than the default"

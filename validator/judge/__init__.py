@@ -11,10 +11,12 @@ from validator.judge.findings import (
     Evidence,
     Finding,
     FreshRun,
+    Reference,
     Status,
     Verdict,
+    find_reference,
 )
-from validator.judge.noise import baseline_rows, deployed_batch, noise_floors
+from validator.judge.noise import baseline_rows, deployed_batch, limits_of, noise_floors, precision_of, roundoff_of
 from validator.judge.pooling import part_floors, pooled_ratios
 from validator.judge.values import judge_ratios, judge_values
 from validator.judge.verdict import REQUIRED_CHECKS, decide, judge
@@ -32,16 +34,21 @@ __all__ = [
     "Finding",
     "Flips",
     "FreshRun",
+    "Reference",
     "Status",
     "Verdict",
     "baseline_rows",
     "decide",
     "deployed_batch",
+    "find_reference",
     "judge",
     "judge_ratios",
     "judge_values",
+    "limits_of",
     "measure_decisions",
     "noise_floors",
     "part_floors",
     "pooled_ratios",
+    "precision_of",
+    "roundoff_of",
 ]

@@ -6,19 +6,22 @@ from validator.backends.catalog import BASELINE, REFERENCE
 from validator.compare import Comparison
 from validator.judge.batches import judge_batches
 from validator.judge.decisions import judge_decisions
-from validator.judge.findings import BackendEvidence, Check, Evidence, Finding, Status, not_measured
+from validator.judge.findings import BackendEvidence, Check, Evidence, Finding, Reference, Status, not_measured
 from validator.judge.outcomes import judge_identity, judge_outcome
+from validator.judge.perturbation import judge_declined_reference, judge_floor, judge_perturbed
 from validator.judge.values import judge_values
-from validator.policy import (
-    Policy,
-)
-from validator.worker.outcome import Completed
+from validator.policy import Policy
+from validator.worker.outcome import Completed, Declined
 
 
 def judge_backend(policy: Policy, evidence: Evidence, backend: BackendEvidence) -> list[Finding]:
     """Judge one row: did it run, was it the row that was asked for, and what did it compute."""
     name = backend.row.name
+    if name == REFERENCE and isinstance(backend.outcome, Declined):
+        return [judge_declined_reference(policy, evidence, backend.outcome)]
     findings = [judge_outcome(backend.outcome, backend=name, what=name)]
+    if name == BASELINE and backend.perturbed is not None:
+        findings += judge_perturbed(backend.row, backend.perturbed)
     if not isinstance(backend.outcome, Completed):
         return findings
     findings.append(judge_identity(backend.row, backend.outcome))
@@ -30,6 +33,8 @@ def judge_backend(policy: Policy, evidence: Evidence, backend: BackendEvidence) 
         return findings
     if backend.main is None:
         return [*findings, not_measured(Check.COVERAGE, name, "there is no reference to compare it with")]
+    if name == BASELINE and evidence.reference is Reference.PERTURBATION:
+        return [*findings, *judge_floor(evidence, backend, backend.main)]
     findings += _judge_structure(evidence, backend, backend.main)
     if name != BASELINE:
         wrong = {difference.output for difference in backend.main.misdeclared}

@@ -3,15 +3,14 @@
 from collections.abc import Iterator, Sequence
 from datetime import date
 
-from validator.backends.catalog import BASELINE
-from validator.judge.findings import EXACT_KINDS, Caution, Check, Evidence, Finding, Status
-from validator.judge.noise import deployed_batch
+from validator.backends.catalog import BASELINE, Precision
+from validator.judge.findings import EXACT_KINDS, Caution, Check, Evidence, Finding, Reference, Status
+from validator.judge.noise import deployed_batch, precision_of, roundoff_of
+from validator.judge.perturbation import why_no_fp64
 from validator.judge.waivers import warn_of_waivers
 from validator.judge.weights import warn_of_weights
 from validator.metrics import divide_by_floor
-from validator.policy import (
-    Policy,
-)
+from validator.policy import Policy
 
 
 def list_cautions(
@@ -39,6 +38,13 @@ def list_cautions(
         if backend.main is not None and backend.main.unattributed:
             names = ", ".join(backend.main.unattributed)
             yield Caution(code="batch", message=f"{backend.row.name}: outputs {names} belong to no single sample")
+    if evidence.reference is Reference.PERTURBATION:
+        reason = why_no_fp64(evidence)
+        yield Caution(
+            code="perturbation-floor",
+            message=f"fp64 could not run ({reason}): errors are measured against {BASELINE} itself, "
+            "over how far it moves when inputs and parameters are moved by one unit in the last place",
+        )
     yield from _warn_of_batch(policy, evidence)
     yield from _ill_conditioned(evidence)
     yield from warn_of_weights(evidence)
@@ -67,17 +73,25 @@ def _warn_of_batch(policy: Policy, evidence: Evidence) -> Iterator[Caution]:
 ILL_CONDITIONED = 1e-3
 """Baseline error over RMS from which rounding, and not an export, may decide what the model answers."""
 
+ILL_CONDITIONED_ROUNDOFFS = 16
+"""The same in unit roundoffs, for models whose own numbers are too coarse for that."""
+
 
 def _ill_conditioned(evidence: Evidence) -> Iterator[Caution]:
     """Find outputs whose baseline is itself far from fp64: rounding is amplified, and no export is to blame."""
+    if evidence.reference is not Reference.FP64:
+        return
     for backend in evidence.backends:
         if backend.row.name != BASELINE or backend.main is None:
             continue
         for output in backend.main.outputs.values():
             summary = output.summary
             share = divide_by_floor(summary.rms, [summary.rms_reference])
-            if output.kind not in EXACT_KINDS and not (share <= ILL_CONDITIONED):
+            coarse = ILL_CONDITIONED_ROUNDOFFS * roundoff_of(evidence, backend.row, output.name)
+            if output.kind not in EXACT_KINDS and not (share <= max(ILL_CONDITIONED, coarse)):
+                precision = precision_of(evidence, backend.row, output.name)
+                eager = f"eager {'fp32' if precision is Precision.IEEE else precision}"
                 yield Caution(
                     code="ill-conditioned",
-                    message=f"output {output.name}: eager fp32 itself is {share:.1%} of the RMS away from fp64",
+                    message=f"output {output.name}: {eager} itself is {share:.1%} of the RMS away from fp64",
                 )

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from validator.backends.catalog import UNIT_ROUNDOFF, Backend
+from validator.backends.catalog import Backend
 from validator.compare import OutputComparison
 from validator.golden.format import Stratum
 from validator.judge.findings import BackendEvidence, Check, Evidence, Finding, Status, not_measured
-from validator.judge.noise import baseline_rows
+from validator.judge.noise import baseline_rows, limits_of, roundoff_of
 from validator.judge.pooling import part_floors
 from validator.metrics import TOP_K, Floats, Rows, flip_rate_bound, samples_for_rate
 from validator.policy import Policy
@@ -72,8 +72,10 @@ def measure_decisions(policy: Policy, evidence: Evidence, row: Backend, output: 
     strata = [_stratum(evidence, int(sample)) for sample in rows["sample"]]
     is_asked = [not stratum.is_stress for stratum in strata]
     asked = rows[is_asked]
-    floors = part_floors(evidence, rows, baseline, unit_roundoff=UNIT_ROUNDOFF[row.precision], of="element_max")
-    allowed = 2 * policy.limits_for(row, output.name).error_ratio_element * floors
+    floors = part_floors(
+        evidence, rows, baseline, unit_roundoff=roundoff_of(evidence, row, output.name), of="element_max"
+    )
+    allowed = 2 * limits_of(policy, evidence, row, output.name).error_ratio_element * floors
     representative = rows[[stratum is Stratum.REPRESENTATIVE for stratum in strata]]
     return Decisions(
         output=output.name,

@@ -1,17 +1,15 @@
 """What is said about a model, and what it rests on. Plain data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from validator.backends.catalog import Backend
+from validator.backends.catalog import BASELINE, REFERENCE, Backend
 from validator.backends.interface import ModelFacts
 from validator.compare import Comparison, OutputVariety
 from validator.golden.format import Stratum
-from validator.policy import (
-    Waiver,
-)
-from validator.worker.outcome import Outcome
+from validator.policy import Waiver
+from validator.worker.outcome import Completed, Outcome
 
 EXACT_KINDS = frozenset({"integer", "bool"})
 """Kinds of output that must be equal, element by element."""
@@ -37,6 +35,15 @@ class Status(StrEnum):
     EXCEEDED = "exceeded"
     NOT_MEASURED = "not measured"
     REFUSED = "refused"
+
+
+class Reference(StrEnum):
+    """What errors are measured against, and over what."""
+
+    FP64 = "fp64"
+    """The same function in fp64; the noise floor is the baseline's own error."""
+    PERTURBATION = "perturbation"
+    """The baseline; the noise floor is how far it moves when inputs and parameters are moved by one ulp."""
 
 
 class Check(StrEnum):
@@ -116,6 +123,9 @@ class BackendEvidence:
     """Its first run against one in a fresh process; None: there was none."""
     batches: tuple[tuple[int, Comparison], ...] = ()
     """Other batch sizes against its own main run."""
+    perturbed: Outcome | None = None
+    """Of the baseline, where fp64 could not run: the job that moved inputs and parameters by one ulp. If that and the
+    baseline ended well, `main` is how far the outputs moved, and every other row is compared with the baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +167,24 @@ class Evidence:
     labelled: str | None = None
     """Output that the golden dataset declares the labels to be about."""
     control: Control | None = None
+
+    @property
+    def reference(self) -> Reference:
+        """What the rows were compared with."""
+        return find_reference(self.backends)[0]
+
+    def find(self, name: str) -> BackendEvidence | None:
+        """Return what is known about a row; None where the check has no such row."""
+        return next((b for b in self.backends if b.row.name == name), None)
+
+
+def find_reference(backends: Iterable[BackendEvidence]) -> tuple[Reference, Outcome | None]:
+    """Return what rows were compared with, and what became of the run that did it; None where there is no such row."""
+    found = {b.row.name: b for b in backends}
+    baseline, reference = found.get(BASELINE), found.get(REFERENCE)
+    if baseline is not None and baseline.main is not None and isinstance(baseline.perturbed, Completed):
+        return Reference.PERTURBATION, baseline.outcome
+    return Reference.FP64, reference.outcome if reference is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

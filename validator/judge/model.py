@@ -85,6 +85,7 @@ def judge_calibration(policy: Policy, evidence: Evidence) -> Iterator[Finding]:
         for what, wanted, found in (
             ("weights", calibration.weights, evidence.weights_digest),
             ("golden dataset", calibration.golden, evidence.golden_digest),
+            ("reference", calibration.reference, evidence.reference.value),
         )
         if wanted is not None and wanted != found
     ]

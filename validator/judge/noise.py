@@ -1,12 +1,10 @@
 """The noise floor that errors are divided by, and the batch sizes that really ran."""
 
-from validator.backends.catalog import BASELINE, UNIT_ROUNDOFF, Backend
+from validator.backends.catalog import BASELINE, REDUCED_CLASSES, UNIT_ROUNDOFF, Backend, Precision
 from validator.compare import OutputComparison
 from validator.judge.findings import BackendEvidence, Evidence
 from validator.metrics import ErrorSummary, Rows
-from validator.policy import (
-    Policy,
-)
+from validator.policy import Limits, Policy
 
 
 def largest_batch(backend: BackendEvidence) -> int | None:
@@ -22,6 +20,31 @@ def deployed_batch(policy: Policy, row: Backend) -> int:
     return row.batch_size or policy.batch_size
 
 
+def precision_of(evidence: Evidence, row: Backend, output: str) -> Precision:
+    """Return the class that an output is judged in: the coarsest of three.
+
+    The row's own; that of the dtype which the model's numbers are stored in; and that of the dtype in which the
+    reference itself returned the output. What the candidate returned has no say: nobody rounds a way to a wider floor.
+    """
+    found = own_output(evidence, row.name, output)
+    dtypes = (
+        evidence.facts.working_dtype if evidence.facts is not None else None,
+        found.reference_dtype if found is not None else None,
+    )
+    coarser = (REDUCED_CLASSES.get(dtype or "", row.precision) for dtype in dtypes)
+    return max(row.precision, *coarser, key=lambda precision: UNIT_ROUNDOFF[precision])
+
+
+def roundoff_of(evidence: Evidence, row: Backend, output: str) -> float:
+    """Return u of the class that an output is judged in."""
+    return UNIT_ROUNDOFF[precision_of(evidence, row, output)]
+
+
+def limits_of(policy: Policy, evidence: Evidence, row: Backend, output: str) -> Limits:
+    """Return the limits that an output is judged by: a budget's, or the default of its class."""
+    return policy.limits_for(row, output, precision_of(evidence, row, output))
+
+
 def noise_floors(evidence: Evidence, row: Backend, output: str) -> list[float] | None:
     """Return the floors that an RMS error of this row is divided by, or None where the baseline is missing."""
     own = own_summary(evidence, row.name, output)
@@ -29,7 +52,7 @@ def noise_floors(evidence: Evidence, row: Backend, output: str) -> list[float] |
     baseline = own if row.name == BASELINE else baseline_summary(evidence, row, output)
     if own is None or (row.baseline is not None and baseline is None):
         return None
-    return [UNIT_ROUNDOFF[row.precision] * own.rms_reference, *([baseline.rms] if baseline else [])]
+    return [roundoff_of(evidence, row, output) * own.rms_reference, *([baseline.rms] if baseline else [])]
 
 
 def baseline_summary(evidence: Evidence, row: Backend, output: str) -> ErrorSummary | None:

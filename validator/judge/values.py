@@ -3,20 +3,17 @@
 import math
 from collections.abc import Iterator
 
-from validator.backends.catalog import UNIT_ROUNDOFF, Backend
+from validator.backends.catalog import Backend, Precision
 from validator.compare import OutputComparison
 from validator.judge.findings import EXACT_KINDS, Check, Evidence, Finding, Status, not_measured
-from validator.judge.noise import baseline_rows, noise_floors, own_output
+from validator.judge.noise import baseline_rows, limits_of, noise_floors, own_output, precision_of, roundoff_of
 from validator.judge.pooling import pooled_ratios
 from validator.metrics import ErrorRatios, ErrorSummary, worst_channel, worst_own_sample
-from validator.policy import (
-    Limits,
-    Policy,
-)
+from validator.policy import Limits, Policy
 
 
 def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Iterator[Finding]:
-    """Integers and booleans exactly; everything else by the four error ratios."""
+    """Integers and booleans exactly; everything else by the six error ratios."""
     if output.kind in EXACT_KINDS:
         yield Finding(
             check=Check.EXACT,
@@ -41,7 +38,7 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
         yield not_measured(Check.ERROR_RATIO, row.name, f"the baseline {row.baseline} gave no noise floor")
         return
     if output.summary.rms_reference > 0 and (
-        policy.limits_for(row, output.name).error_ratio * max(floors) >= output.summary.rms_reference
+        limits_of(policy, evidence, row, output.name).error_ratio * max(floors) >= output.summary.rms_reference
     ):
         yield not_measured(
             Check.EVIDENCE,
@@ -53,9 +50,16 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
         evidence,
         output.rows,
         baseline_rows(evidence, row, output.name),
-        unit_roundoff=UNIT_ROUNDOFF[row.precision],
+        unit_roundoff=roundoff_of(evidence, row, output.name),
     )
-    yield from judge_ratios(row, output.name, ratios, policy.limits_for(row, output.name), summary)
+    yield from judge_ratios(
+        row,
+        output.name,
+        ratios,
+        limits_of(policy, evidence, row, output.name),
+        summary,
+        precision=precision_of(evidence, row, output.name),
+    )
     yield _judge_own_samples(policy, evidence, row, output)
     if row.baseline is not None:
         yield _judge_channels(policy, evidence, row, output)
@@ -65,13 +69,14 @@ def _judge_own_samples(policy: Policy, evidence: Evidence, row: Backend, output:
     """Hold every sample against its own noise floor: one on a large scale must not excuse the others."""
     baseline = own_output(evidence, row.baseline, output.name) if row.baseline else None
     measured, sample = worst_own_sample(
-        output.rows, baseline.rows if baseline else None, unit_roundoff=UNIT_ROUNDOFF[row.precision]
+        output.rows, baseline.rows if baseline else None, unit_roundoff=roundoff_of(evidence, row, output.name)
     )
-    limit = policy.limits_for(row, output.name).error_ratio_own_sample
+    limit = limits_of(policy, evidence, row, output.name).error_ratio_own_sample
+    precision = precision_of(evidence, row, output.name)
     return Finding(
         check=Check.ERROR_RATIO,
         status=Status.WITHIN if measured <= limit else Status.EXCEEDED,
-        message=f"error ratio of {row.name} ({row.precision}) in the sample worst by its own floor",
+        message=f"error ratio of {row.name} ({precision}) in the sample worst by its own floor",
         backend=row.name,
         output=output.name,
         metric="error ratio, sample by itself",
@@ -86,18 +91,19 @@ def _judge_channels(policy: Policy, evidence: Evidence, row: Backend, output: Ou
     baseline = own_output(evidence, row.baseline or "", output.name)
     floors = baseline.channels if baseline is not None else (None, None)
     ratios = [
-        worst_channel(own, floor, unit_roundoff=UNIT_ROUNDOFF[row.precision])
+        worst_channel(own, floor, unit_roundoff=roundoff_of(evidence, row, output.name))
         for own, floor in zip(output.channels, floors, strict=True)
     ]
     # NaN is never the largest of anything: put it first.
     measured, channel = max(ratios, key=lambda pair: (math.isnan(pair[0]), pair[0]))
-    limit = policy.limits_for(row, output.name).error_ratio_channel
+    limit = limits_of(policy, evidence, row, output.name).error_ratio_channel
     within = measured <= limit
+    precision = precision_of(evidence, row, output.name)
     where = "it has no channels" if channel is None else f"channel {channel}"
     return Finding(
         check=Check.ERROR_RATIO,
         status=Status.WITHIN if within else Status.EXCEEDED,
-        message=f"error ratio of {row.name} ({row.precision}) in its worst channel: {where}",
+        message=f"error ratio of {row.name} ({precision}) in its worst channel: {where}",
         backend=row.name,
         output=output.name,
         metric="error ratio, worst channel",
@@ -107,7 +113,7 @@ def _judge_channels(policy: Policy, evidence: Evidence, row: Backend, output: Ou
 
 
 def judge_ratios(
-    row: Backend, output: str, ratios: ErrorRatios, limits: Limits, summary: ErrorSummary
+    row: Backend, output: str, ratios: ErrorRatios, limits: Limits, summary: ErrorSummary, *, precision: Precision
 ) -> Iterator[Finding]:
     """Hold the four error ratios of one output against its limits."""
     worst_element = summary.worst.sample if summary.worst else None
@@ -121,7 +127,7 @@ def judge_ratios(
         yield Finding(
             check=Check.ERROR_RATIO,
             status=Status.WITHIN if within else Status.EXCEEDED,
-            message=f"{metric} of {row.name} ({row.precision})",
+            message=f"{metric} of {row.name} ({precision})",
             backend=row.name,
             output=output,
             metric=metric,

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from validator.judge import Check, Status, Verdict
+from validator.judge import Check, Reference, Status, Verdict
 from validator.report.groups import Group, describe_group, group_findings, repeat_command
 from validator.report.headline import describe_measured, largest_ratio
 from validator.report.markdown import code, escape, link
@@ -149,6 +149,9 @@ def _block_link(document: VerdictDocument, report_uri: str) -> str:
 
 
 def _bullets(document: VerdictDocument) -> Iterator[str]:
+    if document.reference.kind is Reference.PERTURBATION:
+        why = escape(clean(document.reference.reason or "", limit=TAG_LIMIT))
+        yield f"- {_STATUS_SIGNS[Status.WAIVED]} not measured against fp64 but over the perturbation floor: {why}"
     for group in group_findings(document):
         yield f"- {_STATUS_SIGNS[group.status]} {group.status.value}: {_bullet_text(group)}"
     for text in dict.fromkeys(_waived_text(f) for f in document.findings if f.status is Status.WAIVED):

@@ -9,7 +9,7 @@ from typing import assert_never
 import numpy as np
 
 import validator
-from validator.backends.catalog import BASELINE, REFERENCE, UNIT_ROUNDOFF, Backend, expected_settings
+from validator.backends.catalog import BASELINE, REFERENCE, Backend, expected_settings
 from validator.backends.interface import Environment
 from validator.compare import Comparison, OutputComparison
 from validator.golden.dataset import GoldenDataset
@@ -23,10 +23,12 @@ from validator.judge import (
     Finding,
     Flips,
     baseline_rows,
+    limits_of,
     measure_decisions,
     noise_floors,
     part_floors,
     pooled_ratios,
+    roundoff_of,
 )
 from validator.metrics import ErrorSummary, Floats, cosine, divide_by_floor, histogram_quantile
 from validator.policy import Limits, Policy, Waiver
@@ -94,6 +96,7 @@ def build_document(
         sandbox=run.sandbox,
         facts=evidence.facts,
         probe=_outcome(evidence.probe),
+        reference=_reference(evidence),
         export=evidence.export.export if isinstance(evidence.export, Completed) else None,
         weights=evidence.weights.weights if isinstance(evidence.weights, Completed) else None,
         backends=tuple(_backend(policy, evidence, backend, golden) for backend in evidence.backends),
@@ -148,6 +151,17 @@ def _control(control: Control | None) -> m.ControlRecord | None:
         moved_to=control.moved_to,
         limit=control.limit,
         caught=control.caught,
+    )
+
+
+def _reference(evidence: Evidence) -> m.ReferenceRecord:
+    reference, baseline = evidence.find(REFERENCE), evidence.find(BASELINE)
+    declined = reference.outcome if reference is not None else None
+    perturbed = baseline.perturbed if baseline is not None else None
+    return m.ReferenceRecord(
+        kind=evidence.reference,
+        reason=declined.refusal.message if isinstance(declined, Declined) else None,
+        perturbed=None if perturbed is None else _outcome(perturbed),
     )
 
 
@@ -270,7 +284,7 @@ def _output(
         element_max=summary.element_max,
         element_max_reference=summary.element_max_reference,
         ratios=ratios,
-        limits=_limits(policy.limits_for(row, output.name)) if is_budgeted else None,
+        limits=_limits(limits_of(policy, evidence, row, output.name)) if is_budgeted else None,
         quantiles=m.QuantilesRecord(
             p50=histogram_quantile(output.histogram, 0.5),
             p99=histogram_quantile(output.histogram, 0.99),
@@ -294,7 +308,7 @@ def _is_budgeted(evidence: Evidence, row: Backend, output: OutputComparison) -> 
 
 def _ratios(evidence: Evidence, row: Backend, output: OutputComparison) -> m.RatiosRecord:
     baseline = baseline_rows(evidence, row, output.name)
-    ratios, _ = pooled_ratios(evidence, output.rows, baseline, unit_roundoff=UNIT_ROUNDOFF[row.precision])
+    ratios, _ = pooled_ratios(evidence, output.rows, baseline, unit_roundoff=roundoff_of(evidence, row, output.name))
     return m.RatiosRecord(
         pooled=ratios.pooled, p99=ratios.p99, worst_sample=ratios.worst_sample, element=ratios.element
     )
@@ -312,7 +326,7 @@ def _limits(limits: Limits) -> m.RatiosRecord:
 def _sample_floors(evidence: Evidence, row: Backend, output: OutputComparison) -> Floats:
     """Return the floor of the ratio `worst_sample` for each row, so that the worst samples show that very ratio."""
     baseline = baseline_rows(evidence, row, output.name)
-    unit_roundoff = UNIT_ROUNDOFF[row.precision]
+    unit_roundoff = roundoff_of(evidence, row, output.name)
     return part_floors(evidence, output.rows, baseline, unit_roundoff=unit_roundoff, of="sample_max")
 
 

@@ -4,7 +4,7 @@ import math
 from typing import assert_never
 
 from validator.backends.catalog import REFERENCE
-from validator.judge import Check, Status, Verdict
+from validator.judge import Check, Reference, Status, Verdict
 from validator.report.model import FindingRecord, VerdictDocument
 from validator.report.numbers import format_duration, format_measured
 from validator.report.text import clean
@@ -14,7 +14,8 @@ MESSAGE_LIMIT = 160
 
 def write_headline(document: VerdictDocument) -> str:
     """Say how many findings stand how, and the number that decided."""
-    return f"{clean(document.subject.title)}: {_facts(document)} ({format_duration(document.duration_s)})"
+    floor = ", over the perturbation floor" if document.reference.kind is Reference.PERTURBATION else ""
+    return f"{clean(document.subject.title)}: {_facts(document)}{floor} ({format_duration(document.duration_s)})"
 
 
 def _facts(document: VerdictDocument) -> str:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, P
 from validator.backends.catalog import Setting
 from validator.backends.interface import ExportFacts, ModelFacts, WeightsFacts
 from validator.errors import UsageError
-from validator.judge import Check, Status, Verdict
+from validator.judge import Check, Reference, Status, Verdict
 
 SCHEMA_VERSION: Literal["1.0"] = "1.0"
 
@@ -165,6 +165,17 @@ OutcomeRecord = Annotated[
     CompletedRecord | DeclinedRecord | CrashedRecord | TimedOutRecord | ViolatedRecord | NeverRanRecord,
     Field(discriminator="kind"),
 ]
+
+
+class ReferenceRecord(Part):
+    """What errors were measured against."""
+
+    kind: Reference
+    """`fp64`, or `perturbation`: the baseline, over how far it moves when inputs and parameters move by one ulp."""
+    reason: str | None
+    """Why fp64 could not run; None where it did."""
+    perturbed: OutcomeRecord | None
+    """What became of the run that was moved; None where none was planned."""
 
 
 # --- What was measured --------------------------------------------------------------------------------------------
@@ -395,6 +406,7 @@ class VerdictDocument(Part):
     """What held the workers. `none`: they ran with the rights of whoever started the check."""
     facts: ModelFacts | None
     probe: OutcomeRecord
+    reference: ReferenceRecord
     export: ExportFacts | None
     """What became of an ONNX export of this check's own; None: there was none, or it did not end well."""
     weights: WeightsFacts | None

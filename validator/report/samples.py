@@ -4,10 +4,10 @@ import csv
 import io
 from collections.abc import Iterator
 
-from validator.backends.catalog import REFERENCE, UNIT_ROUNDOFF, Backend
+from validator.backends.catalog import REFERENCE, Backend
 from validator.compare import OutputComparison
 from validator.golden.dataset import GoldenDataset
-from validator.judge import Evidence
+from validator.judge import Evidence, roundoff_of
 from validator.metrics import Rows, own_sample_ratios
 from validator.report.text import clean
 
@@ -72,9 +72,8 @@ def _own_ratios(evidence: Evidence, row: Backend, output: OutputComparison) -> d
     baseline = next((b for b in evidence.backends if b.row.name == row.baseline and b.main is not None), None)
     if baseline is None or baseline.main is None or output.name not in baseline.main.outputs:
         return {}
-    samples, ratios = own_sample_ratios(
-        output.rows, baseline.main.outputs[output.name].rows, unit_roundoff=UNIT_ROUNDOFF[row.precision]
-    )
+    roundoff = roundoff_of(evidence, row, output.name)
+    samples, ratios = own_sample_ratios(output.rows, baseline.main.outputs[output.name].rows, unit_roundoff=roundoff)
     return dict(zip(samples.tolist(), ratios.tolist(), strict=True))
 
 

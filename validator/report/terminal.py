@@ -7,8 +7,8 @@ middle of a word, and the last line is never cut or wrapped: people and pipeline
 import textwrap
 from dataclasses import dataclass
 
-from validator.backends.catalog import REFERENCE
-from validator.judge import Check, Status, Verdict
+from validator.backends.catalog import BASELINE, REFERENCE
+from validator.judge import Check, Reference, Status, Verdict
 from validator.report.groups import (
     MESSAGE_LIMIT,
     Group,
@@ -100,7 +100,9 @@ def render_terminal(document: VerdictDocument, *, color: bool, width: int, verbo
         lines += ["", f"and {len(groups) - GROUPS_SHOWN} more: --verbose shows them, verdict.json holds all"]
     warnings = [f"warning[{clean(w.code)}]: {clean(w.message, limit=MESSAGE_LIMIT)}" for w in document.warnings]
     warnings += [f"warning[retry]: {clean(retry, limit=MESSAGE_LIMIT)}" for retry in document.retries]
-    lines += ["", *warnings] if warnings else []
+    lines += (
+        ["", *(line for w in warnings for line in _wrap(w, max(WIDTH_MIN, width), indent="  "))] if warnings else []
+    )
     return "\n".join([*lines, "", render_last_line(document, color=color)])
 
 
@@ -123,6 +125,9 @@ def _heading(document: VerdictDocument, style: Style) -> list[str]:
     dataset = f"{clean(golden.name)}, {golden.samples:,} samples, {short_digest(golden.digest)}"
     lines += style.labelled("golden", dataset)
     lines += style.labelled("policy", f"{clean(policy.origin)}, {short_digest(policy.digest)}")
+    if document.reference.kind is Reference.PERTURBATION:
+        why = clean(document.reference.reason or "", limit=MESSAGE_LIMIT)
+        lines += style.labelled("reference", f"not fp64 ({why}) but {BASELINE}, over the perturbation floor")
     if onnx is not None:
         lines += style.labelled("onnx", f"{clean(onnx.origin)}: {clean(onnx.source)}, {short_digest(onnx.digest)}")
     return lines

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from safetensors.torch import save
 
 from validator.backends.catalog import Runtime
-from validator.backends.interface import BackendRefusal, Environment, ModelFile, RefusalKind, Session
+from validator.backends.interface import BackendRefusal, Environment, ModelFile, Perturbable, RefusalKind, Session
 from validator.golden.dataset import GoldenDataset, open_golden
 from validator.worker.frames import PAIRED, STORED_AS
 from validator.worker.protocol import (
@@ -96,6 +96,8 @@ def _run(job: RunJob, stream: BinaryIO) -> None:
         session = _open_session(job)
     for p in job.passes:
         with _timed(seconds, p.name):
+            if p.seed is not None:
+                _perturb(session, p.seed)
             size = job.static_batch or (p.batch_size if p.kind is PassKind.BATCH else None)
             for start, stop in _cut(golden, p, job.static_batch):
                 outputs = run_batch(session, golden.read_torch(start, stop), size)
@@ -103,6 +105,12 @@ def _run(job: RunJob, stream: BinaryIO) -> None:
                 write_message(stream, FRAME, pack_frame(p.name, start, stop, outputs, filled=filled))
                 frames[p.name] += 1
     _close(job, stream, session.environment(), seconds=seconds, frames=dict(frames))
+
+
+def _perturb(session: Session, seed: int) -> None:
+    if not isinstance(session, Perturbable):
+        raise BackendRefusal(RefusalKind.UNAVAILABLE, "perturb", "this runtime cannot move a model's parameters")
+    session.perturb(seed)
 
 
 def _probe(job: ProbeJob, stream: BinaryIO) -> None:

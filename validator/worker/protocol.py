@@ -18,9 +18,9 @@ Samples of a pass may be cut into frames anywhere and come in any order. `frames
 
 import struct
 from enum import StrEnum
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, BinaryIO, Literal, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 from validator.backends.catalog import Backend
 from validator.backends.interface import Document, Environment, RefusalKind
@@ -42,6 +42,8 @@ class PassKind(StrEnum):
     """The repeated samples once more, same shapes, in a process that ran nothing before."""
     BATCH = "batch"
     """Some samples again, at another batch size; where the dataset cannot fill one, copies do."""
+    PERTURBED = "perturbed"
+    """Every sample once, with inputs and parameters moved by one unit in the last place."""
 
 
 class Pass(Document):
@@ -51,11 +53,25 @@ class Pass(Document):
     batch_size: Annotated[int, Field(ge=1)]
     ranges: tuple[tuple[int, int], ...] = Field(strict=False)
     """Sample indices start..stop, disjoint, in order."""
+    seed: Annotated[int, Field(ge=0)] | None = None
+    """Of the perturbation; None where nothing is moved."""
+
+    @model_validator(mode="after")
+    def _have_a_seed_where_one_is_used(self) -> Self:
+        if (self.seed is not None) != (self.kind is PassKind.PERTURBED):
+            raise ValueError("a perturbed pass has a seed, and no other has")
+        return self
 
     @property
     def name(self) -> str:
-        """Unique within a job: the kind, and the batch size where that is what the pass varies."""
-        return f"batch-{self.batch_size}" if self.kind is PassKind.BATCH else self.kind.value
+        """Unique within a job: the kind, and what the pass varies."""
+        match self.kind:
+            case PassKind.BATCH:
+                return f"batch-{self.batch_size}"
+            case PassKind.PERTURBED:
+                return f"perturbed-{self.seed}"
+            case PassKind.MAIN | PassKind.REPEAT | PassKind.FRESH:
+                return self.kind.value
 
     @property
     def samples(self) -> int:
@@ -88,6 +104,11 @@ class RunJob(Document):
     def is_repetition(self) -> bool:
         """Whether it only repeats, in a fresh process, what another job of the same row runs."""
         return any(p.kind is PassKind.FRESH for p in self.passes)
+
+    @property
+    def is_perturbed(self) -> bool:
+        """Whether it measures how far rounding moves the backend, and not what the backend answers."""
+        return any(p.kind is PassKind.PERTURBED for p in self.passes)
 
 
 class ProbeJob(Document):
