@@ -20,7 +20,7 @@ from validator.backends.interface import RefusalKind
 from validator.errors import CouldNotRun
 from validator.executors.local import LocalExecutor
 from validator.golden.dataset import GoldenDataset
-from validator.inputs import load_policy, open_inputs, scratch_folder, verify_unchanged
+from validator.inputs import load_policy, open_inputs, verify_unchanged
 from validator.judge import (
     BackendEvidence,
     Caution,
@@ -48,6 +48,7 @@ from validator.registry.interface import Registry, resolve_text
 from validator.report.progress import Progress
 from validator.report.write import write_text
 from validator.runs import Run, threads_of
+from validator.scratch import scratch_folder
 from validator.worker.launch import Limits as WorkerLimits
 from validator.worker.outcome import Completed, Declined
 from validator.worker.protocol import Job, RunJob

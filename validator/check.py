@@ -8,13 +8,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from validator.attest.keys import Signer, load_signer, public_key_of
 from validator.backends.catalog import find_backend
-from validator.errors import AnnotationFailed, IntegrityError, ReportFailed
+from validator.clearance import CLEARANCE_NAME, make_clearance
+from validator.errors import AnnotationFailed, IntegrityError, ReportFailed, UsageError
 from validator.executors.local import machine_has_gpu
-from validator.inputs import load_policy, open_inputs, scratch_folder, verify_unchanged
+from validator.inputs import load_policy, open_inputs, verify_unchanged
 from validator.judge import Verdict, judge
 from validator.plan import choose_rows, foresee_workers
 from validator.policy import Policy
@@ -26,6 +28,7 @@ from validator.report.progress import Progress
 from validator.report.samples import samples_table
 from validator.report.write import write_document, write_text
 from validator.runs import Run, open_executor, retries, threads_of
+from validator.scratch import scratch_folder
 from validator.subject import OnnxFile, OnnxOrigin, Subject
 from validator.worker.warm import WarmSpec
 
@@ -54,6 +57,10 @@ class CheckRequest:
     annotate: bool = True
     command: tuple[str, ...] = ()
     """To repeat the check."""
+    sign_key: Path | None = None
+    """Private key that a pass is signed with; None: no clearance is written."""
+    lifetime: timedelta = timedelta(days=7)
+    """How long the clearance is good for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,8 @@ class CheckResult:
     verdict: Verdict
     path: Path
     """Of verdict.json."""
+    clearance: Path | None = None
+    """Of clearance.json; only a pass has one, and only if a key was given."""
     receipt: AnnotationReceipt | None = None
     annotation_error: AnnotationFailed | None = None
     """The verdict stands; MLflow does not show it."""
@@ -77,6 +86,8 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
     """
     started = datetime.now(UTC)
     policy = load_policy(request.policy)
+    # Before anything else: a key that cannot be used is found now, and no worker runs beside it unread.
+    signer = None if request.sign_key is None else load_signer(request.sign_key)
     for name in request.backends:
         find_backend(name, policy.rows)
     discard_old_verdict(request.output)
@@ -88,6 +99,11 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         executor.prepare(foresee(policy, request))
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
+        if signer is not None and subject.name is None:
+            raise UsageError(
+                f"{subject.title} is no registered version, and a clearance is about one",
+                hint="name one, like models:/NAME/3, or leave out --sign-key",
+            )
         if request.annotate:
             refusal.enter_context(withdrawing_if_refused(registry, subject))
         inputs = open_inputs(policy, subject, registry, scratch, progress, golden=request.golden, onnx=request.onnx)
@@ -118,6 +134,9 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         path = write_evidence(document, samples_table(evidence, inputs.golden), onnx, request.output)
         progress.stage("write", str(path))
         result = CheckResult(document=document, verdict=decision.verdict, path=path)
+        if signer is not None and decision.verdict is Verdict.PASS:
+            result = replace(result, clearance=write_clearance(document, signer, request))
+            progress.stage("sign", f"{result.clearance}, key {public_key_of(signer).key_id[:15]}")
         return annotate(result, subject, registry, request.output, progress) if request.annotate else result
 
 
@@ -139,13 +158,13 @@ def foresee(policy: Policy, request: CheckRequest) -> list[WarmSpec]:
 
 
 def discard_old_verdict(output: Path) -> None:
-    """Remove an earlier verdict and export: if this check ends without, the old ones must not be taken for its result.
+    """Remove an earlier check's files: if this check ends without, the old ones must not be taken for its result.
 
     Raises:
         ReportFailed: it cannot be removed.
     """
     try:
-        for name in (VERDICT_NAME, SAMPLES_NAME, *(f"{ONNX_FOLDER}/{name}" for name in EXPORTED_NAMES)):
+        for name in (CLEARANCE_NAME, VERDICT_NAME, SAMPLES_NAME, *(f"{ONNX_FOLDER}/{name}" for name in EXPORTED_NAMES)):
             (output / name).unlink(missing_ok=True)
     except OSError as error:
         raise ReportFailed(
@@ -186,6 +205,19 @@ def write_evidence(document: VerdictDocument, samples: str, onnx: OnnxFile | Non
     return write_document(document, output / VERDICT_NAME)
 
 
+def write_clearance(document: VerdictDocument, signer: Signer, request: CheckRequest) -> Path:
+    """Sign a pass, and write the clearance after all that it speaks about.
+
+    Raises:
+        ClearanceRefused: the document is not one that a clearance can be given for.
+        ReportFailed: it could not be written.
+    """
+    clearance = make_clearance(
+        document, signer=signer, now=datetime.now(UTC), lifetime=request.lifetime, nonce=secrets.token_hex(16)
+    )
+    return write_text(clearance.decode(), request.output / CLEARANCE_NAME)
+
+
 def copy_files(source: Path, target: Path) -> None:
     """Copy a flat folder's files, each whole or not at all.
 
@@ -211,6 +243,8 @@ def annotate(
     """Write the verdict to MLflow. A failure is kept in the result and changes no verdict."""
     document = result.document
     artifacts = {VERDICT_NAME: result.path, SAMPLES_NAME: output / SAMPLES_NAME}
+    if result.clearance is not None:
+        artifacts[CLEARANCE_NAME] = result.clearance
     if document.onnx is not None and document.onnx.origin == OnnxOrigin.EXPORT:
         for name in EXPORTED_NAMES:
             if (output / ONNX_FOLDER / name).is_file():

@@ -6,14 +6,16 @@
     |   |-- RegistryUnset             [registry]  no registry is named
     |   |-- PolicyError               [policy]    a policy file that cannot be used
     |   |-- GoldenError               [golden]    a golden dataset that cannot be used
-    |   `-- BackendError              [backend]   an unknown backend
+    |   |-- BackendError              [backend]   an unknown backend
+    |   `-- KeyFileError              [key]       a key file that cannot be used
     |-- CouldNotRun           exit 3  the gate could not do its work
     |   |-- RegistryUnreachable       [registry]  the registry does not answer
     |   |-- ReportFailed              [report]    the evidence could not be written
     |   `-- AnnotationFailed          [annotate]  MLflow was not annotated, the verdict stands
     `-- IntegrityError        exit 4  bytes that are not what they should be, or not safe to open
         |-- FormatRefused             [format]
-        `-- DigestChanged             [digest]
+        |-- DigestChanged             [digest]
+        `-- ClearanceRefused          [clearance] a clearance that cannot be believed, or cannot be given
 
 A bad *model* is no exception: it is data, and ends in a finding. Raised means that the gate itself stopped.
 """
@@ -83,6 +85,12 @@ class BackendError(UsageError):
     code = "backend"
 
 
+class KeyFileError(UsageError):
+    """A key file that cannot be used: missing, of another type, or a private key that others may read."""
+
+    code = "key"
+
+
 class CouldNotRun(ValidatorError):
     """The gate could not do its work. Nothing is known about the model."""
 
@@ -123,3 +131,9 @@ class DigestChanged(IntegrityError):
     """The bytes changed while they were being checked."""
 
     code = "digest"
+
+
+class ClearanceRefused(IntegrityError):
+    """A clearance that cannot be read or believed, or that cannot be given."""
+
+    code = "clearance"

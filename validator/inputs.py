@@ -1,13 +1,9 @@
 """What is checked and with what: policy, subject, golden dataset, ONNX file, all admitted before anything runs."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from validator.errors import CouldNotRun, DigestChanged, FormatRefused, GoldenError, PolicyError
+from validator.errors import DigestChanged, FormatRefused, GoldenError, PolicyError
 from validator.golden.dataset import GoldenDataset, open_golden
 from validator.manifest import measure_folder
 from validator.policy import BUILT_IN, Policy, parse_policy
@@ -20,6 +16,8 @@ from validator.subject import (
     ProgramFormat,
     StagedModel,
     Subject,
+    copy_onnx,
+    describe_onnx,
     find_onnx,
     find_program,
 )
@@ -103,21 +101,6 @@ def load_policy(name: str) -> Policy:
     return parse_policy(text, origin=name)
 
 
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Give a private folder outside the working directory, and remove it with all that is in it.
-
-    Raises:
-        CouldNotRun: there is no place for one.
-    """
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="validator-")
-    except OSError as error:
-        raise CouldNotRun(f"no scratch folder can be made: {error.strerror}", hint="set TMPDIR") from error
-    with folder as name:
-        yield Path(name)
-
-
 def admit_program(staged: StagedModel, policy: Policy) -> Program:
     """Find the subject's program and require that the policy allows its format.
 
@@ -173,35 +156,6 @@ def find_onnx_file(option: str | None, staged: StagedModel, registry: Registry, 
     if own is None:
         return None
     return describe_onnx(own, OnnxOrigin.ARTIFACT, own.relative_to(staged.folder).as_posix())
-
-
-def copy_onnx(source: Path, folder: Path) -> Path:
-    """Copy an ONNX file and the data files beside it, or a folder, so that nobody changes it under the check.
-
-    Raises:
-        FormatRefused: it does not exist or cannot be read.
-    """
-    try:
-        if source.is_dir():
-            return Path(shutil.copytree(source, folder, symlinks=True))
-        folder.mkdir()
-        for path in [source, *sorted(source.parent.glob("*.data"))]:
-            shutil.copy2(path, folder / path.name, follow_symlinks=False)
-    except OSError as error:
-        raise FormatRefused(f"{source} cannot be read: {error.strerror}") from error
-    return folder / source.name
-
-
-def describe_onnx(path: Path, origin: OnnxOrigin, source: str) -> OnnxFile:
-    """Describe the one ONNX file at a path.
-
-    Raises:
-        FormatRefused: none, or several.
-    """
-    found = sorted(path.rglob("*.onnx")) if path.is_dir() else [path]
-    if len(found) != 1 or not found[0].is_file():
-        raise FormatRefused(f"{source} holds {len(found) if path.is_dir() else 'no'} ONNX files, one is needed")
-    return OnnxFile(path=found[0], manifest=measure_folder(found[0].parent), origin=origin, source=source)
 
 
 def verify_unchanged(staged: StagedModel, onnx: OnnxFile | None, golden: GoldenDataset) -> None:

@@ -49,11 +49,26 @@ class Manifest:
         """Return the manifest of some of the files."""
         return Manifest(entries=tuple(e for e in self.entries if e.path in paths))
 
+    def below(self, folder: str) -> "Manifest":
+        """Return the manifest that a folder within has by itself; `.` is the whole."""
+        prefix = "" if folder == "." else f"{folder}/"
+        return Manifest(
+            entries=tuple(
+                ManifestEntry(path=e.path.removeprefix(prefix), size_bytes=e.size_bytes, sha256=e.sha256)
+                for e in self.entries
+                if e.path.startswith(prefix)
+            )
+        )
+
 
 def digest_of(value: object) -> str:
-    """Return `sha256:<hex>` of a JSON value in canonical form: sorted keys, no spaces, no NaN."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    """Return `sha256:<hex>` of a JSON value in canonical form."""
+    return "sha256:" + hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def canonical_json(value: object) -> str:
+    """Return the one text of a JSON value: sorted keys, no spaces, ASCII, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def hash_file(path: Path) -> str:

@@ -9,7 +9,7 @@ from validator.backends.catalog import REFERENCE, Backend
 from validator.backends.interface import ModelFacts, RefusalKind
 from validator.evidence import compare_runs, plant_fault, variety_of
 from validator.executors.local import LocalExecutor
-from validator.inputs import Inputs, describe_onnx
+from validator.inputs import Inputs
 from validator.judge import BackendEvidence, Evidence
 from validator.plan import (
     Target,
@@ -24,7 +24,7 @@ from validator.plan import (
 )
 from validator.policy import Policy
 from validator.report.progress import Progress
-from validator.subject import OnnxFile, OnnxOrigin
+from validator.subject import OnnxFile, OnnxOrigin, describe_onnx
 from validator.worker.launch import Limits
 from validator.worker.outcome import Completed, Declined, Outcome
 from validator.worker.protocol import ExportJob, WeightsJob

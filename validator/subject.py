@@ -1,6 +1,7 @@
 """What is under test: a model URI, the version that it was pinned to, and its bytes on disk."""
 
 import re
+import shutil
 import zipfile
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +11,7 @@ from typing import assert_never
 import yaml
 
 from validator.errors import FormatRefused, UriError
-from validator.manifest import Manifest
+from validator.manifest import Manifest, measure_folder
 
 # --- URIs -----------------------------------------------------------------------------------------------------
 
@@ -278,3 +279,32 @@ def find_onnx(staged: StagedModel) -> Path | None:
             hint="say which one with --onnx",
         )
     return staged.folder / found[0] if found else None
+
+
+def copy_onnx(source: Path, folder: Path) -> Path:
+    """Copy an ONNX file and the data files beside it, or a folder, so that nobody changes it under the check.
+
+    Raises:
+        FormatRefused: it does not exist or cannot be read.
+    """
+    try:
+        if source.is_dir():
+            return Path(shutil.copytree(source, folder, symlinks=True))
+        folder.mkdir()
+        for path in [source, *sorted(source.parent.glob("*.data"))]:
+            shutil.copy2(path, folder / path.name, follow_symlinks=False)
+    except OSError as error:
+        raise FormatRefused(f"{source} cannot be read: {error.strerror}") from error
+    return folder / source.name
+
+
+def describe_onnx(path: Path, origin: OnnxOrigin, source: str) -> OnnxFile:
+    """Describe the one ONNX file at a path.
+
+    Raises:
+        FormatRefused: none, or several.
+    """
+    found = sorted(path.rglob("*.onnx")) if path.is_dir() else [path]
+    if len(found) != 1 or not found[0].is_file():
+        raise FormatRefused(f"{source} holds {len(found) if path.is_dir() else 'no'} ONNX files, one is needed")
+    return OnnxFile(path=found[0], manifest=measure_folder(found[0].parent), origin=origin, source=source)

@@ -42,12 +42,13 @@ from validator.golden.strata import (
     without_repeats,
 )
 from validator.golden.writer import write_golden
-from validator.inputs import admit_program, load_policy, scratch_folder
+from validator.inputs import admit_program, load_policy
 from validator.manifest import measure_folder
 from validator.plan import check_fit, plan_survey, survey_worker
 from validator.registry.interface import Registry, resolve_text
 from validator.report.progress import Progress
 from validator.runs import open_executor, threads_of
+from validator.scratch import scratch_folder
 from validator.subject import Program, StagedModel, Subject
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 

@@ -23,6 +23,11 @@ DEFAULT_OUTPUT = "validator-report"
     "--output", type=click.Path(path_type=Path), default=DEFAULT_OUTPUT, show_default=True, metavar="FOLDER",
     help="Where verdict.json goes, and an ONNX file that this check exports.",
 )  # fmt: skip
+@click.option(
+    "--sign-key", type=click.Path(path_type=Path), envvar="VALIDATOR_SIGN_KEY", metavar="FILE",
+    help="Sign a pass with this private key: clearance.json beside verdict.json. Also VALIDATOR_SIGN_KEY.",
+)  # fmt: skip
+@click.option("--expires-in", default="7d", show_default=True, metavar="TIME", help="How long a clearance is good for.")
 @click.option("--no-annotate", is_flag=True, help="Write nothing to MLflow.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json on standard output.")
 @quiet_option
@@ -36,6 +41,8 @@ def check(
     *,
     tracking_uri: str | None,
     output: Path,
+    sign_key: Path | None,
+    expires_in: str,
     no_annotate: bool,
     as_json: bool,
     quiet: bool,
@@ -56,12 +63,15 @@ def check(
     from validator.boundary import exit_code_of
     from validator.check import CheckRequest
     from validator.check import check as check_model
+    from validator.clearance import parse_lifetime
 
     request = CheckRequest(
         **asked,
         output=output,
         annotate=not no_annotate,
         command=recorded_command(),
+        sign_key=sign_key,
+        lifetime=parse_lifetime(expires_in),
     )
     choice = ColorChoice(color)
     with open_gate(tracking_uri, quiet=quiet, color=choice) as (registry, progress):

@@ -23,6 +23,8 @@ class Entry:
 COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
         "check": Entry(place="validator.cli.check:check", summary="Say whether a registered model may be promoted."),
+        "verify": Entry(place="validator.cli.verify:verify", summary="Say whether a clearance is good for a model."),
+        "key": Entry(place="validator.cli.key:key", summary="Make keys that clearances are signed with."),
         "golden": Entry(place="validator.cli.golden:golden", summary="Make, look at and verify golden datasets."),
         "calibrate": Entry(place="validator.cli.calibrate:calibrate", summary="Measure budgets on a healthy model."),
         "budget": Entry(place="validator.cli.budget:budget", summary="Show, lint and compare policies."),
@@ -89,7 +91,7 @@ def add_exit_codes(command: click.Command) -> None:
 @click.command(
     cls=LazyGroup,
     epilog=EXIT_CODES,
-    # No environment variable sets an option: what decides a verdict stands on the command line or in the policy.
+    # No environment variable sets an option that decides a verdict: those stand on the command line or in the policy.
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": None, "max_content_width": 80},
 )
 @click.version_option(validator.__version__, prog_name="validator", message="%(prog)s %(version)s")

@@ -1,0 +1,145 @@
+"""`validator verify`: whether a clearance is good for the bytes that are about to be served."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from validator.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from validator.verify import Verification
+
+_DIGEST = r"sha256:[0-9a-f]{64}"
+
+
+@click.command()
+@click.argument("uri", metavar="URI|FOLDER")
+@click.option(
+    "--key", "keys", multiple=True, required=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="Public key whose signature is good. Repeatable.",
+)  # fmt: skip
+@click.option("--clearance", type=click.Path(path_type=Path), metavar="FILE", help="The clearance.")
+@click.option("--from-run", is_flag=True, help="Take the clearance from the run that the version's tag names.")
+@click.option("--alias", metavar="NAME", help="Require that this alias points to the cleared version.")
+@click.option(
+    "--policy-digest", "policies", multiple=True, metavar="DIGEST", help="Accept this policy only. Repeatable."
+)
+@click.option(
+    "--golden-digest", "goldens", multiple=True, metavar="DIGEST", help="Accept this golden dataset only. Repeatable."
+)
+@click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say.")
+@click.option("--tracking-uri", metavar="URI", help="MLflow server or database; by default as MLflow finds it.")
+@click.option(
+    "--cleared-in", metavar="URI", help="What the registry was called where the model was checked, if not as here."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--debug", is_flag=True, help="Print tracebacks.")
+def verify(
+    *,
+    uri: str,
+    keys: tuple[Path, ...],
+    clearance: Path | None,
+    from_run: bool,
+    alias: str | None,
+    policies: tuple[str, ...],
+    goldens: tuple[str, ...],
+    onnx: str | None,
+    tracking_uri: str | None,
+    cleared_in: str | None,
+    as_json: bool,
+    debug: bool,
+) -> ExitCode:
+    """Say whether the registered model URI, or the files in FOLDER, are what a signed clearance was given for.
+
+    Hashes the bytes again and opens none of them. Exits 0 if everything holds, 4 if anything does not.
+
+    \b
+    Examples:
+      validator verify models:/alexnet/3 --from-run --key gate.key.pub
+      validator verify models:/alexnet@champion --from-run --key gate.key.pub
+      validator verify model/ --clearance clearance.json --key gate.key.pub
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    del debug  # read by the boundary, before anything is parsed
+    from validator.attest.judgement import Allowed
+    from validator.attest.keys import load_public_key
+    from validator.registry.mlflow_registry import open_registry
+    from validator.verify import VerifyRequest
+    from validator.verify import verify as verify_clearance
+
+    if from_run == (clearance is not None):
+        raise UsageError("where is the clearance?", hint="write either --clearance FILE or --from-run")
+    request = VerifyRequest(
+        uri=uri,
+        keys=tuple(load_public_key(path) for path in keys),
+        clearance=clearance,
+        alias=alias,
+        onnx=onnx,
+        cleared_in=cleared_in,
+        allowed=Allowed(policies=read_digests(policies), goldens=read_digests(goldens)),
+    )
+    registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning) if ":/" in uri else None
+    verification = verify_clearance(request, registry, datetime.now(UTC))
+    click.echo(to_json(verification) if as_json else "\n".join(render(verification)))
+    return ExitCode.PASS if verification.holds else ExitCode.REFUSED
+
+
+def tell_warning(text: str) -> None:
+    """Print what people should know about a resolved URI."""
+    from validator.report.text import clean
+
+    click.echo(f"warning[registry]: {clean(text, limit=2_000)}", err=True)
+
+
+def read_digests(texts: tuple[str, ...]) -> frozenset[str] | None:
+    """Return digests that are accepted; None: any, because none was named.
+
+    Raises:
+        UsageError: a text is no digest; the short form of a report is none.
+    """
+    import re
+
+    for text in texts:
+        if re.fullmatch(_DIGEST, text) is None:
+            raise UsageError(f"{text!r} is no digest", hint="write sha256: and 64 hex digits, as in verdict.json")
+    return frozenset(texts) or None
+
+
+def render(verification: "Verification") -> Iterator[str]:
+    """Yield one line per claim, and a last one that decides."""
+    from validator.report.text import clean
+
+    for claim in verification.claims:
+        yield f"{'holds' if claim.holds else 'refused':<8} {claim.name:<10} {clean(claim.message, limit=400)}"
+    yield clean(headline(verification), limit=400)
+
+
+def headline(verification: "Verification") -> str:
+    """Return the last line."""
+    statement = verification.statement
+    if not verification.holds or statement is None:
+        names = [claim.name for claim in verification.claims if not claim.holds]
+        return f"refused: {verification.uri} is not cleared: {', '.join(names)}"
+    model, expires = statement.predicate.model, statement.predicate.expires
+    what = verification.uri if ":/" in verification.uri else f"what lies in {verification.uri}"
+    return f"verified: {what} is {model.name} version {model.version} as it was cleared, until {expires}"
+
+
+def to_json(verification: "Verification") -> str:
+    """Return everything as one document."""
+    statement = verification.statement
+    return json.dumps(
+        {
+            "verified": verification.holds,
+            "uri": verification.uri,
+            "claims": [
+                {"name": claim.name, "holds": claim.holds, "message": claim.message} for claim in verification.claims
+            ],
+            "statement": None if statement is None else statement.model_dump(mode="json", by_alias=True),
+        },
+        indent=2,
+        sort_keys=True,
+    )
