@@ -1,5 +1,6 @@
 """`validator check` over a use case that is a stand-in: what it is asked for, and what becomes of its result."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,21 @@ def test_options_reach_the_use_case(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert request.backends == ("cudnn-off", "eager-cuda")
     assert request.output == tmp_path
     assert not request.annotate
+
+
+def test_the_key_comes_from_the_option_or_its_variable_and_the_lifetime_is_a_week(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_case = FakeUseCase(passing())
+    monkeypatch.delenv("VALIDATOR_SIGN_KEY", raising=False)
+    invoke(monkeypatch, use_case)
+    invoke(monkeypatch, use_case, "--sign-key", "gate.key", "--expires-in", "12h")
+    monkeypatch.setenv("VALIDATOR_SIGN_KEY", "other.key")
+    invoke(monkeypatch, use_case)
+    invoke(monkeypatch, use_case, "--sign-key", "gate.key")
+    assert [r.sign_key for r in use_case.requests] == [None, Path("gate.key"), Path("other.key"), Path("gate.key")]
+    assert [r.lifetime for r in use_case.requests[:2]] == [timedelta(days=7), timedelta(hours=12)]
+    assert invoke(monkeypatch, use_case, "--expires-in", "never") == 2
 
 
 def test_without_options_the_defaults_are_strict(monkeypatch: pytest.MonkeyPatch) -> None:

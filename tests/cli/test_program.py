@@ -38,7 +38,7 @@ def verdict(tmp_path: Path) -> Path:
     return path
 
 
-HELPS = ([], *([name] for name in COMMANDS), ["golden", "show"], ["golden", "verify"])
+HELPS = ([], *([name] for name in COMMANDS), ["golden", "show"], ["golden", "verify"], ["key", "create"])
 
 
 @pytest.mark.parametrize("path", HELPS, ids=" ".join)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from validator.cli.options import debug_option, tracking_uri_option
 from validator.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ _DIGEST = r"sha256:[0-9a-f]{64}"
     "--golden-digest", "goldens", multiple=True, metavar="DIGEST", help="Accept this golden dataset only. Repeatable."
 )
 @click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say.")
-@click.option("--tracking-uri", metavar="URI", help="MLflow server or database; by default as MLflow finds it.")
+@tracking_uri_option
 @click.option(
     "--cleared-in", metavar="URI", help="What the registry was called where the model was checked, if not as here."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--debug", is_flag=True, help="Print tracebacks.")
+@debug_option
 def verify(
     *,
     uri: str,
