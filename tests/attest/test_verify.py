@@ -99,7 +99,7 @@ def test_an_exported_onnx_file_is_an_artifact_of_the_run(world: World) -> None:
             subject=annotation.subject,
             check_id=annotation.check_id,
             verdict="pass",
-            headline="",
+            run_name="net v1 pass",
             description_block="",
             artifacts=artifacts,
         )

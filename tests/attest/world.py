@@ -195,7 +195,7 @@ class World:
                 subject=resolve_text(self.registry, "models:/net/1"),
                 check_id="0123456789abcdef",
                 verdict="pass",
-                headline="",
+                run_name="net v1 pass",
                 description_block="",
                 artifacts={"clearance.json": self.path},
             )

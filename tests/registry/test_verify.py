@@ -47,7 +47,7 @@ def test_a_clearance_in_the_run_is_found_and_holds_after_mlflows_own_download(
             subject=subject,
             check_id="0123456789abcdef",
             verdict="pass",
-            headline="pass",
+            run_name="net v1 pass",
             description_block="pass",
             artifacts={"clearance.json": clearance, "onnx/model.onnx": exported},
         )
