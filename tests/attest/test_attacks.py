@@ -227,6 +227,14 @@ SAID_ATTACKS: dict[str, tuple[Callable[[dict], object], str]] = {
     "subject of another digest": (lambda d: d["subject"][0]["digest"].update(sha256="0" * 64), "statement"),
     "no subject": (lambda d: d.update(subject=[]), "statement"),
     "summary of another model": (lambda d: d["predicate"]["summary"].update(resourceUri="models:/x/1"), "statement"),
+    "summary of another policy": (
+        lambda d: d["predicate"]["summary"]["policy"]["digest"].update(sha256="0" * 64),
+        "statement",
+    ),
+    "summary of another time": (
+        lambda d: d["predicate"]["summary"].update(timeVerified="2026-11-30T15:02:41Z"),
+        "statement",
+    ),
     "expired before it was made": (lambda d: d["predicate"].update(expires="2026-11-30T15:02:40Z"), "expires"),
     "longer than a waiver lasts": (lambda d: d["predicate"]["waivers"][0].update(expires="2026-12-06"), "expires"),
     "waiver that lasts until no day": (lambda d: d["predicate"]["waivers"][0].update(expires="2026-13-99"), "expires"),
@@ -243,6 +251,12 @@ def test_what_a_signed_statement_says_is_judged(world: World, name: str) -> None
 def test_expired(world: World) -> None:
     assert world.verify(now=NOW + hours(6 * 24)).holds
     assert refused(world.verify(now=NOW + hours(7 * 24))) == ["expires"]
+
+
+def test_expires_before_it_is_made_although_neither_is_past(world: World) -> None:
+    """Within the minute by which clocks may differ."""
+    world.bind(created="2026-12-01T12:00:30Z", expires="2026-12-01T12:00:10Z")
+    assert refused(world.verify()) == ["expires"]
 
 
 def test_created_in_the_future(world: World) -> None:
@@ -371,6 +385,13 @@ def test_an_alias_that_points_elsewhere(world: World) -> None:
     assert refused(world.verify(alias="champion")) == ["alias"]
     assert refused(world.verify("models:/net@champion")) == ["version", "made"]
     assert refused(world.verify(alias="gone")) == ["alias"]
+
+
+def test_an_alias_of_a_model_that_was_made_again(world: World) -> None:
+    world.registry.delete_model("net")
+    world.registry.add_version("net", world.source)
+    world.registry.set_alias("net", "champion", 1)
+    assert refused(world.verify(alias="champion")) == ["made", "alias"]
 
 
 def test_a_version_that_is_gone(world: World) -> None:
