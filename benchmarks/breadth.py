@@ -212,7 +212,7 @@ class ExportClock(SilentProgress):
 
     def job(self, event: JobEvent) -> None:
         """Start at the export's start, stop at its end."""
-        if event.backend != "export":
+        if event.job_id != "export":
             return
         if event.kind == "started":
             self._started = time.perf_counter()

@@ -65,6 +65,8 @@ class Case:
     """Axes of the inputs that vary, besides the batch."""
     batch: int = 4
     """Deployed batch size."""
+    others: tuple[int, ...] | None = None
+    """Batch sizes held against it; None: the policy's default."""
     meaning: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Output -> what is declared about it in the golden dataset."""
     required: tuple[str, ...] = ("eager-cpu", "onnxruntime-cpu")
@@ -144,6 +146,8 @@ def policy_of(case: Case) -> Policy:
     given: dict[str, object] = {"required": case.required, "batch_size": case.batch}
     if case.static:
         given["checks"] = {"batch_invariance": "if-dynamic"}
+    if case.others is not None:
+        given["checks"] = {"batch_sizes": case.others}
     if not case.exported:
         given["formats"] = {"pickle": True}
     return Policy.model_validate(given)
