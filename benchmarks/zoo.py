@@ -73,7 +73,8 @@ class Network:
         model = self.make().eval()
         draw_zeros(model)
         first = self.samples(1)[0]
-        count = 4 if sum(value.size for value in first.values()) > LARGE_SAMPLE else 16
+        # Last layers see one pixel of a small image: with few samples a norm's statistics would be an accident.
+        count = 4 if sum(value.size for value in first.values()) > LARGE_SAMPLE else 64
         drawn = [s for s in self.samples(count, seed=SEED + 1) if all(s[n].shape == v.shape for n, v in first.items())]
         half = len(drawn) // 2
         # A detector takes a batch as it takes a list; what is compared gives it one image at a time.

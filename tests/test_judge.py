@@ -543,3 +543,17 @@ def test_nan_on_both_sides_everywhere_is_never_within() -> None:
     ratios = [f for f in findings_of(decision, Check.ERROR_RATIO) if f.metric != "error ratio, worst channel"]
     assert len(ratios) == 5
     assert all(math.isnan(f.measured or 0) for f in ratios)
+
+
+def test_where_rounding_rules_a_batch_that_moves_fp64_proves_nothing() -> None:
+    """fp64 amplifies its own rounding as fp32 does: a chaotic model looks as if it minded its batch mates."""
+    y = scores()
+    moved = compare(frames({"output": y}), frames({"output": y * (1 + 1e-7)}, 1))
+    for noise, verdict in ((1e-6, Verdict.FAIL), (0.2, Verdict.INCONCLUSIVE)):
+        rows = (
+            backend_evidence(REFERENCE, frames({"output": y}), frames({"output": y}), batches=((1, moved),)),
+            backend_evidence("eager-cpu", frames({"output": y}), frames({"output": noisy(y, noise, seed=2)})),
+            backend_evidence("onnxruntime-cpu", frames({"output": y}), frames({"output": noisy(y, noise, seed=3)})),
+        )
+        decision = judge(ALONE, evidence(backends=rows))
+        assert decision.verdict is verdict

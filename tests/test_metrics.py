@@ -257,3 +257,28 @@ def test_the_five_best_may_change_where_the_best_stays() -> None:
 def test_five_classes_have_no_sixth_to_change_places_with() -> None:
     rows = sample_rows(0, np.eye(5), np.eye(5))
     assert rows["topk_flip"].tolist() == [-1] * 5
+
+
+def test_a_channel_that_the_baseline_happened_to_hit_is_not_held_against_nothing() -> None:
+    """Where one sample makes nearly all of the noise, each channel's is one draw, and some are next to nothing."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(8, 2_000))
+    amplified = np.array([1.0] + [1e-3] * 7)[:, np.newaxis] * 1e-4
+    b, c = (y + amplified * rng.normal(size=y.shape) for _ in range(2))
+    floors, _ = channel_maxima(y, b)
+    own, _ = channel_maxima(y, c)
+    lucky = (own.error / np.maximum(floors.error, U32 * own.reference)).max()
+    measured, _ = worst_channel(own, floors, unit_roundoff=U32)
+    assert lucky > 100
+    assert measured < 15
+
+
+def test_a_dead_small_channel_stands_out_beside_noisy_ones() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=(16, 50)) * np.where(np.arange(50) == 7, 1e-3, 1.0)
+    b = y * (1 + 1e-6 * rng.normal(size=y.shape))
+    c = y * (1 + 1e-6 * rng.normal(size=y.shape))
+    c[:, 7] = 0.0
+    measured, channel = worst_channel(channel_maxima(y, c)[0], channel_maxima(y, b)[0], unit_roundoff=U32)
+    assert channel == 7
+    assert measured > 1e5

@@ -266,8 +266,10 @@ def worst_channel(
 ) -> tuple[float, int | None]:
     """Return the largest ratio of any channel's error to its own noise floor, and that channel.
 
-        max over c of  max|c - y64|_c / max(max|b - y64|_c, u max|y64|_c, 2^-20 u max|y64|)
+        max over c of  max|c - y64|_c / max(max|b - y64|_c, m max|y64|_c, u max|y64|_c, 2^-20 u max|y64|)
 
+    with m the median over channels of max|b - y64|_c / max|y64|_c. Where one sample makes nearly all of the noise, the
+    baseline's error in a channel is a single draw, and among many channels it happens to be next to nothing in some.
     Shares, such as probabilities, have a scale of their own: a class that is never likely may be flushed to zero, so
     the last term is u max|y64| there. Channels that the baseline lacks have the roundoff alone as floor.
     (0, None) without channels.
@@ -278,6 +280,10 @@ def worst_channel(
     floor = unit_roundoff * np.maximum(candidate.reference, dust * candidate.reference.max())
     if baseline is not None:
         floor = np.maximum(floor, np.pad(baseline.error, (0, max(0, len(floor) - len(baseline.error))))[: len(floor)])
+        alive = baseline.reference > 0
+        if alive.any():
+            usual = np.median(baseline.error[alive] / baseline.reference[alive])
+            floor = np.maximum(floor, usual * candidate.reference)
     ratios = np.divide(candidate.error, floor, out=np.where(candidate.error > 0, np.inf, 0.0), where=floor > 0)
     worst = int(ratios.argmax())
     return float(ratios[worst]), worst

@@ -121,12 +121,7 @@ def wrong(checked: Checked) -> list[Finding]:
     return [f for f in checked.decision.findings if f.status is not Status.WITHIN]
 
 
-FOLDED_IN_HALF = pytest.mark.xfail(
-    strict=True, reason="the check `weights` allows a batch norm folded into float16 no more than float32's rounding"
-)
-
-
-@pytest.mark.parametrize("kind", [Perceptron, pytest.param(Convolutions, marks=FOLDED_IN_HALF), Encoder])
+@pytest.mark.parametrize("kind", [Perceptron, Convolutions, Encoder])
 def test_a_model_in_float16_is_held_against_its_own_weights_in_fp64(kind: type[nn.Module], tmp_path: Path) -> None:
     model = train(kind).half()
     checked = check(tmp_path, WITH_ONNX, model, inputs_of(kind, torch.float16))

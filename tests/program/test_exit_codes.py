@@ -144,7 +144,7 @@ def test_a_server_that_is_down_exits_3(program: Program, world: Path) -> None:
 
 @pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
 def test_a_required_backend_that_is_missing_exits_3(program: Program, world: Path) -> None:
-    ended = program("check", "models:/net/2", "--golden", str(world / "golden"))
+    ended = program("check", "models:/net/1", "--golden", str(world / "golden"))
     assert ended.returncode == 3, ended.stderr + ended.stdout
     assert ended.stdout.splitlines()[-1].startswith("inconclusive: ")
     assert "eager-cuda" in ended.stdout

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,12 @@ Array = NDArray[Any]
 
 NAME_LENGTH = 200
 
-ROUNDINGS = 16 * 2.0**-24
-"""How far float32 arithmetic of a few steps may be from fp64, relative to what is added up. A batch norm takes five
-roundings; an eps ten times too large moves a weight 90 times as far as this."""
+ROUNDINGS = 16
+"""How far arithmetic of a few steps may be from fp64, in unit roundoffs of what is added up. A batch norm takes five
+roundings; an eps ten times too large moves a float32 weight 90 times as far as this."""
+
+ROUNDOFF = MappingProxyType({"float16": 2.0**-11, "bfloat16": 2.0**-8})
+"""Unit roundoff of narrow floats; of all others float32's counts, because exporters fold in no wider format."""
 
 CLOSE = 0.5
 """RMS difference over the tensor's own spread. Two trained states of one tensor are closer, two tensors drawn
@@ -44,8 +48,15 @@ SAMPLED = 4096
 MOSTLY = 0.25
 """Share of elements that are equal bit for bit, and not zero, from which two tensors are states of one."""
 
-TINY = 2.0**-126
-"""Below the least normal float32 nothing has digits."""
+TINY = MappingProxyType({"float16": 2.0**-24})
+LEAST_NORMAL = 2.0**-126
+"""Below it nothing in float32 and bfloat16 has digits; float16 has the steps that `TINY` says."""
+
+
+def reach(size: Floats | float, dtype: np.dtype[Any]) -> Floats | float:
+    """Return the largest absolute difference that rounding to a dtype explains in a sum of terms of that size."""
+    return ROUNDINGS * ROUNDOFF.get(dtype.name, 2.0**-24) * size + TINY.get(dtype.name, LEAST_NORMAL)
+
 
 BFLOAT16: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16))
 
@@ -109,12 +120,16 @@ class Form:
     names: frozenset[str]
     """The program's tensors in it."""
     values: Floats
-    allowed: Floats | float
-    """Largest absolute difference that rounding explains, per element."""
+    size: Floats | float
+    """Of the terms that are added up to it, per element."""
 
-    def admits(self, values: Floats) -> bool:
-        """Whether rounding explains every difference. NaN admits nothing."""
-        return values.shape == self.values.shape and bool((abs(values - self.values) <= self.allowed).all())
+    def differs(self, values: Floats, dtype: np.dtype[Any]) -> NDArray[np.bool_]:
+        """Where no rounding to a dtype explains the difference. NaN differs."""
+        return np.asarray(~(abs(values - self.values) <= reach(self.size, dtype)))
+
+    def admits(self, values: Floats, dtype: np.dtype[Any]) -> bool:
+        """Whether rounding to a dtype explains every difference."""
+        return values.shape == self.values.shape and not self.differs(values, dtype).any()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,20 +223,19 @@ def take_named(initialiser: Initialiser, constants: Constants, account: Account)
     values = found.astype(np.float64)
     folds = list(folds_into(initialiser.name, wanted, constants))
     forms = [fold.form for fold in folds]
-    account.folds[initialiser.name] = matching = [fold for fold in folds if fold.form.admits(values)]
+    account.folds[initialiser.name] = matching = [fold for fold in folds if fold.form.admits(values, found.dtype)]
     if matching:
         account.take("folded", names.union(*(fold.form.names for fold in matching)))
         return True
-    plain = Form(what=initialiser.name, names=names, values=wanted.astype(np.float64), allowed=0.0)
+    plain = Form(what=initialiser.name, names=names, values=wanted.astype(np.float64), size=0.0)
     closest = min([plain, *forms], key=lambda form: rms(values - form.values))
     if closest is plain:
         kind = kind_of_difference(initialiser.name, wanted.astype(found.dtype), found, constants)
         account.differ(initialiser, plain, bits(wanted.astype(found.dtype)) != bits(found), kind)
     else:
         account.folds[initialiser.name] = [fold for fold in folds if fold.form is closest]
-        account.differ(
-            initialiser, closest, ~(abs(values - closest.values) <= closest.allowed), rounding(closest.values, found)
-        )
+        unequal = closest.differs(values, found.dtype)
+        account.differ(initialiser, closest, unequal, rounding(closest.values, found))
     return True
 
 
@@ -317,7 +331,7 @@ def folded_weight(norm: Norm, name: str, weight: Array, axis: int) -> Form:
         what=f"{name} with {norm.title} folded in",
         names=frozenset({name, *norm.names}),
         values=values,
-        allowed=ROUNDINGS * abs(values) + TINY,
+        size=abs(values),
     )
 
 
@@ -329,7 +343,7 @@ def folded_bias(norm: Norm, name: str | None, bias: Floats | float) -> Form:
         what=f"{name} with {norm.title} folded in" if name else f"the bias of {norm.title} folded",
         names=frozenset({*([name] if name else []), *norm.names}),
         values=values,
-        allowed=ROUNDINGS * size + TINY,
+        size=size,
     )
 
 
@@ -338,10 +352,11 @@ def take_folded(left: list[Initialiser], constants: Constants, account: Account)
     derived = derived_forms(left, constants)
     rest: list[Initialiser] = []
     for initialiser in left:
-        values = initialiser.read().astype(np.float64)
-        folds = [fold for fold in weight_folds(values, constants) if fold.form.admits(values)]
+        found = initialiser.read()
+        values, dtype = found.astype(np.float64), found.dtype
+        folds = [fold for fold in weight_folds(values, dtype, constants) if fold.form.admits(values, dtype)]
         form = next((f.form for f in folds), None) or next(
-            (form for form in derived[initialiser.size] if form.admits(values.reshape(form.values.shape))), None
+            (form for form in derived[initialiser.size] if form.admits(values.reshape(form.values.shape), dtype)), None
         )
         if form is None:
             rest.append(initialiser)
@@ -351,7 +366,7 @@ def take_folded(left: list[Initialiser], constants: Constants, account: Account)
     return rest
 
 
-def weight_folds(values: Floats, constants: Constants) -> Iterator[Fold]:
+def weight_folds(values: Floats, dtype: np.dtype[Any], constants: Constants) -> Iterator[Fold]:
     """Yield the folds that a nameless weight could be: those that fit one element of each channel."""
     if values.ndim < 2:
         return
@@ -366,7 +381,7 @@ def weight_folds(values: Floats, constants: Constants) -> Iterator[Fold]:
                         if arranged.shape[axis] == len(norm.scale):
                             first = tuple(slice(None) if i == axis else 0 for i in range(values.ndim))
                             probe = arranged[first].astype(np.float64) * norm.scale
-                            if (abs(values[first] - probe) <= ROUNDINGS * abs(probe) + TINY).all():
+                            if (abs(values[first] - probe) <= reach(abs(probe), dtype)).all():
                                 yield Fold(norm=norm, weight=name, form=folded_weight(norm, name, arranged, axis))
 
 
@@ -380,9 +395,9 @@ def derived_forms(left: list[Initialiser], constants: Constants) -> dict[int, li
     for names, tensor in constants.expressions() if sizes else ():
         if tensor.is_floating_point() and tensor.numel() in sizes:
             for form in arrangements(array_of(tensor).astype(np.float64)):
-                allowed = ROUNDINGS * float(np.max(abs(form), initial=0.0))
+                size = float(np.max(abs(form), initial=0.0))
                 what = f"a value computed from {', '.join(sorted(names)[:3]) or 'nothing'}"
-                forms[tensor.numel()].append(Form(what=what, names=names, values=form, allowed=allowed))
+                forms[tensor.numel()].append(Form(what=what, names=names, values=form, size=size))
     return forms
 
 
@@ -394,16 +409,17 @@ def take_biases(
     for initialiser in left:
         folds = account.folds.get(pairs.get(initialiser.name, ""), [])
         forms = [form for fold in folds if (form := bias_of(fold, initialiser, constants)) is not None]
-        values = initialiser.read().astype(np.float64).reshape(-1)
-        admitting = next((form for form in forms if form.admits(values)), None)
+        found = initialiser.read().reshape(-1)
+        values = found.astype(np.float64)
+        admitting = next((form for form in forms if form.admits(values, found.dtype)), None)
         if not forms:
             rest.append(initialiser)
         elif admitting is not None:
             account.take("folded", admitting.names)
         else:
             closest = min(forms, key=lambda form: rms(values - form.values))
-            unequal = ~(abs(values - closest.values) <= closest.allowed)
-            account.differ(initialiser, closest, unequal, rounding(closest.values, initialiser.read().reshape(-1)))
+            unequal = closest.differs(values, found.dtype)
+            account.differ(initialiser, closest, unequal, rounding(closest.values, found))
     return rest
 
 
@@ -430,7 +446,7 @@ def take_stale(left: list[Initialiser], constants: Constants, account: Account) 
         tensor = constants.tensors[name]
         if tensor.numel() in sizes:
             for values in arrangements(array_of(tensor).astype(np.float64)):
-                form = Form(what=name, names=frozenset({name}), values=values, allowed=0.0)
+                form = Form(what=name, names=frozenset({name}), values=values, size=0.0)
                 forms.setdefault(tensor.numel(), []).append(form)
     rest: list[Initialiser] = []
     for initialiser in left:
@@ -471,7 +487,7 @@ def is_rescaled(found: Array, form: Form) -> bool:
         factor = np.divide(
             np.sum(values * wanted, axis=axis, keepdims=True), norm, out=np.zeros_like(norm), where=norm > 0
         )
-        if bool((abs(values - factor * wanted) <= ROUNDINGS * abs(values) + TINY).all()):
+        if bool((abs(values - factor * wanted) <= reach(abs(values), found.dtype)).all()):
             return True
     return False
 

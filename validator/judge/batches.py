@@ -14,10 +14,18 @@ from validator.judge.findings import (
     Status,
     not_measured,
 )
-from validator.judge.noise import baseline_rows, deployed_batch, largest_batch, limits_of, noise_floors, roundoff_of
+from validator.judge.noise import (
+    baseline_rows,
+    deployed_batch,
+    largest_batch,
+    limits_of,
+    noise_floors,
+    own_summary,
+    roundoff_of,
+)
 from validator.judge.pooling import pooled_ratios
 from validator.metrics import ErrorSummary, divide_by_floor
-from validator.policy import BATCH_DEPENDENCE_LIMIT, Policy
+from validator.policy import BATCH_DEPENDENCE_LIMIT, DEFAULT_RATIO_FLOOR, Policy
 
 
 def judge_batches(policy: Policy, evidence: Evidence, backend: BackendEvidence) -> Iterator[Finding]:
@@ -126,6 +134,15 @@ def _judge_batch_output(
     usual = f"batch {size} against {min(deployed_batch(policy, row), evidence.samples)}"
     for metric, measured, limit in numbers:
         within = measured <= limit
+        if not within and is_reference and is_ruled_by_rounding(evidence, output.name):
+            yield not_measured(
+                Check.BATCH,
+                row.name,
+                f"{usual}: fp64 moves output {output.name} by {measured:.1e}, but eager fp32 has no digit of it right: "
+                "rounding decides what this model answers, and nobody can tell whether it looks at its batch mates",
+                hint="look at the golden samples and at the model: fp32 is not enough for it",
+            )
+            continue
         yield Finding(
             check=Check.BATCH,
             status=Status.WITHIN if within else Status.EXCEEDED,
@@ -142,6 +159,15 @@ def _judge_batch_output(
 
 Numbers = list[tuple[str, float, float]]
 """Metric, measured, limit."""
+
+
+def is_ruled_by_rounding(evidence: Evidence, output: str) -> bool:
+    """Whether ten times the baseline's error, which any backend may make, is as large as the output itself.
+
+    Order of summation is amplified like rounding is: where fp32 has no digit right, fp64 may lack half of its own.
+    """
+    baseline = own_summary(evidence, BASELINE, output)
+    return baseline is not None and DEFAULT_RATIO_FLOOR * baseline.rms >= baseline.rms_reference > 0
 
 
 def _own_dependence(summary: ErrorSummary) -> Numbers:
