@@ -729,10 +729,9 @@ def _folded(model: nn.Module) -> nn.Module:
 NOTES = """\
 The first run of this card missed two of 111: missing biases of the ViT as torchvision makes it, where they are at most
 1e-6, so that rounding weighs more than they do (0.27 and 0.19 of the limit). It has biases of a plausible size since. A
-fault below the limit is missed by design: in the sweep that begins at a share of about 1e-4 to 1e-3, where rules with a
-small atol see one step more of a network whose outputs are large. The table above says what they do in another unit; the
-1e-06 of the ONNX backend tests are false alarms, which need no fault. The check `weights`, which is left out here, names
-every one of these faults that changes a weight, however small it is.
+fault below the limit is missed by design: in the sweep that begins at a share of 1e-4 to 1e-3, where rules with a small
+atol see one step more of a network whose outputs are large. The table above says what they do in another unit; the
+1e-06 of the ONNX backend tests are false alarms, which need no fault.
 
 The GPU column of 2026-11-30 was taken before channels were held against the usual relative noise as well, and lacks the
 ViT: its exported program did not run on CUDA under torch 2.11 (a `view` that the layout there does not allow)."""
