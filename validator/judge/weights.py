@@ -62,7 +62,7 @@ def _describe(difference: TensorDifference) -> str:
     """Say which initialiser differs, where and by how much."""
     sizes = [
         *([f"{difference.largest_absolute:.3g}"] if difference.largest_absolute is not None else []),
-        *([f"{difference.largest_relative:.2g} relative"] if difference.largest_relative is not None else []),
+        *([f"{difference.largest_relative:.2g} times its value"] if difference.largest_relative is not None else []),
     ]
     largest = f", at most by {' and '.join(sizes)}" if sizes else ""
     stands_for = "" if difference.stands_for == difference.name else f" from {difference.stands_for}"
