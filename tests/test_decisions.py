@@ -233,3 +233,12 @@ def test_an_unexplained_flip_can_be_waived_like_the_error_behind_it() -> None:
     policy = CPU.model_copy(update={"waiver": waivers})
     assert judge(policy, between(y, swapped(y)), today).verdict is Verdict.PASS
     assert judge(CPU.model_copy(update={"waiver": waivers[:1]}), between(y, swapped(y)), today).verdict is Verdict.FAIL
+
+
+def test_labels_of_other_classes_are_no_accuracy() -> None:
+    shifted = tuple((label + 1) % 10 for label in LABELS)
+    decision = judge(CPU, evidence(labels=shifted))
+    assert decision.verdict is Verdict.PASS
+    assert "labels" in {w.code for w in decision.warnings}
+    assert "labels" not in {w.code for w in judge(CPU, evidence(labels=LABELS)).warnings}
+    assert judge(asking(accuracy_drop=0.01), evidence(labels=shifted)).verdict is Verdict.INCONCLUSIVE

@@ -51,7 +51,8 @@ def test_one_that_differs_fails_whatever_the_outputs_say() -> None:
     assert decision.verdict is Verdict.FAIL
     assert finding.status is Status.EXCEEDED
     assert finding.message == (
-        "initialiser head.weight differs in 128 of 1,280 elements, at most by 0.0125 and 0.01 relative: other values"
+        "initialiser head.weight differs in 128 of 1,280 elements, "
+        "at most by 0.0125 and 0.01 times its value: other values"
     )
 
 
@@ -74,7 +75,7 @@ def test_what_a_fold_stands_for_is_said_and_a_size_that_is_not_finite_is_left_ou
     odd = difference(stands_for="head.weight with norm folded in", largest_absolute=None, largest_relative=None)
     _, finding = judged(weighed(differing=1, differences=(odd,)))
     assert finding.message == (
-        "initialiser head.weight differs from head.weight with norm folded in in 128 of 1,280 elements: other values"
+        "initialiser head.weight (head.weight with norm folded in) differs in 128 of 1,280 elements: other values"
     )
 
 

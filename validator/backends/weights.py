@@ -328,7 +328,7 @@ def folded_weight(norm: Norm, name: str, weight: Array, axis: int) -> Form:
     scale = norm.scale.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
     values = weight.astype(np.float64) * scale
     return Form(
-        what=f"{name} with {norm.title} folded in",
+        what=f"{name} with batch norm {norm.title} folded in",
         names=frozenset({name, *norm.names}),
         values=values,
         size=abs(values),
@@ -339,8 +339,9 @@ def folded_bias(norm: Norm, name: str | None, bias: Floats | float) -> Form:
     """Return (bias - mean) * scale + shift."""
     values = (bias - norm.mean) * norm.scale + norm.shift
     size = (np.abs(bias) + np.abs(norm.mean)) * np.abs(norm.scale) + np.abs(norm.shift)
+    folded = f"batch norm {norm.title} folded"
     return Form(
-        what=f"{name} with {norm.title} folded in" if name else f"the bias of {norm.title} folded",
+        what=f"{name} with {folded} in" if name else f"the bias of {folded}",
         names=frozenset({*([name] if name else []), *norm.names}),
         values=values,
         size=size,

@@ -99,8 +99,15 @@ def diff(*, old: str, new: str, model_changed: bool) -> ExitCode:
 def describe(change: "Change") -> str:
     """Say one change in one line."""
     why = f"  ({change.why})" if change.why else ""
-    old, new = ("none" if value is None else value for value in (change.old, change.new))
+    old, new = (_plain(value) for value in (change.old, change.new))
     return f"{change.direction:<9}  {change.key}: {old} -> {new}{why}"
+
+
+def _plain(value: object) -> str:
+    """Write a value of a policy; a float without the digits that only binary has."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value)
 
 
 def list_limits(policy: "Policy") -> list[str]:
@@ -132,6 +139,11 @@ def list_limits(policy: "Policy") -> list[str]:
     ]
     calibration = policy.calibration
     lines.append("measured on  " + ("nothing that is named" if calibration is None else _bindings(policy)))
+    asked = policy.decisions
+    if asked.flip_rate is not None:
+        lines.append(f"flip rate    below {asked.flip_rate:g} at 95 %")
+    if asked.accuracy_drop is not None:
+        lines.append(f"accuracy     at most {asked.accuracy_drop:g} below the reference's")
     lines += [f"waiver       {w.title}: {w.owner}, until {w.expires}: {w.reason}" for w in policy.waiver]
     return [*lines, f"policy       {policy.digest}"]
 

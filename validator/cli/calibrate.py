@@ -34,7 +34,7 @@ def calibrate(
 
     \b
     Examples:
-      validator calibrate models:/alexnet/3 --policy cpu --output policy.toml
+      validator calibrate models:/alexnet/3 --golden golden/ --policy cpu --output policy.toml
       validator budget diff cpu policy.toml
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from datetime import date
 
-from validator.backends.catalog import BASELINE, Precision
+from validator.backends.catalog import BASELINE, REFERENCE, Precision
+from validator.judge.decisions import measure_decisions
 from validator.judge.findings import EXACT_KINDS, Caution, Check, Evidence, Finding, Reference, Status
 from validator.judge.noise import deployed_batch, precision_of, roundoff_of
 from validator.judge.perturbation import why_no_fp64
@@ -46,6 +47,7 @@ def list_cautions(
             "over how far it moves when inputs and parameters are moved by one unit in the last place",
         )
     yield from _warn_of_batch(policy, evidence)
+    yield from _warn_of_labels(policy, evidence)
     yield from _ill_conditioned(evidence)
     yield from warn_of_weights(evidence)
     yield from warn_of_waivers(policy.waiver, findings, today)
@@ -68,6 +70,21 @@ def _warn_of_batch(policy: Policy, evidence: Evidence) -> Iterator[Caution]:
     for size, largest in small.items():
         message = f"batch {size} is deployed and never ran: the golden dataset gives batches of at most {largest}"
         yield Caution(code="batch", message=message)
+
+
+def _warn_of_labels(policy: Policy, evidence: Evidence) -> Iterator[Caution]:
+    """Say where labels fit no better than any drawn at random: then they are most likely of other classes."""
+    measured = (
+        decisions.accuracy
+        for backend in evidence.backends
+        if backend.main is not None and backend.row.name not in (REFERENCE, BASELINE)
+        for output in backend.main.outputs.values()
+        if (decisions := measure_decisions(policy, evidence, backend.row, output)) is not None
+    )
+    accuracy = next((a for a in measured if a is not None), None)
+    if accuracy is not None and accuracy.reference <= accuracy.chance:
+        message = f"the reference answers {accuracy.reference:.2%} of the labelled samples rightly, no more than chance"
+        yield Caution(code="labels", message=message)
 
 
 ILL_CONDITIONED = 1e-3

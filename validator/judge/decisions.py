@@ -34,6 +34,8 @@ class Accuracy:
     samples: int
     reference: float
     candidate: float
+    chance: float
+    """Share of right answers that are drawn among all classes."""
 
     @property
     def drop(self) -> float:
@@ -85,7 +87,7 @@ def measure_decisions(policy: Policy, evidence: Evidence, row: Backend, output: 
         else None,
         representative=len(representative),
         representative_flips=int(representative["top1_flip"].sum()),
-        accuracy=_measure_accuracy(evidence, asked) if output.name == labelled_output(evidence) else None,
+        accuracy=_measure_accuracy(evidence, representative) if output.name == labelled_output(evidence) else None,
     )
 
 
@@ -113,6 +115,7 @@ def _measure_accuracy(evidence: Evidence, rows: Rows) -> Accuracy | None:
         samples=len(rows),
         reference=float((rows["reference_top1"] == labels).mean()),
         candidate=float((rows["candidate_top1"] == labels).mean()),
+        chance=1 / int(rows["elements"].min()),
     )
 
 
@@ -232,7 +235,8 @@ def _judge_rate(row: Backend, decisions: Decisions, limit: float) -> Finding:
     return Finding(
         check=Check.FLIP_RATE,
         status=status,
-        message=f"{flips:,} flips in {n:,} representative samples: at 95 % fewer than {bound:.2%} of all flip",
+        message=f"{flips:,} flips in {n:,} representative samples: at 95 % fewer than {bound:.2%} of all flip, "
+        f"{limit:.2%} are asked for",
         backend=row.name,
         output=decisions.output,
         metric="flip rate, upper bound",
@@ -244,6 +248,14 @@ def _judge_rate(row: Backend, decisions: Decisions, limit: float) -> Finding:
 
 def _judge_accuracy(row: Backend, output: str, accuracy: Accuracy, limit: float | None) -> Finding:
     """Tell how right the answers are; judged only where the policy says how much less right they may be."""
+    if limit is not None and accuracy.reference <= accuracy.chance:
+        return not_measured(
+            Check.ACCURACY,
+            row.name,
+            f"the reference answers {accuracy.reference:.2%} of {accuracy.samples:,} labelled samples rightly, "
+            f"no more than chance ({accuracy.chance:.2%}): nothing can drop",
+            hint="labels count classes from 0 in the model's own order; make the golden dataset again with those",
+        )
     within = limit is None or accuracy.drop <= limit
     return Finding(
         check=Check.ACCURACY,

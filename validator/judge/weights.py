@@ -65,9 +65,9 @@ def _describe(difference: TensorDifference) -> str:
         *([f"{difference.largest_relative:.2g} times its value"] if difference.largest_relative is not None else []),
     ]
     largest = f", at most by {' and '.join(sizes)}" if sizes else ""
-    stands_for = "" if difference.stands_for == difference.name else f" from {difference.stands_for}"
+    stands_for = "" if difference.stands_for == difference.name else f" ({difference.stands_for})"
     return (
-        f"initialiser {difference.name} differs{stands_for} in {difference.unequal:,} of {difference.elements:,} "
+        f"initialiser {difference.name}{stands_for} differs in {difference.unequal:,} of {difference.elements:,} "
         f"elements{largest}: {difference.kind}"
     )
 

@@ -181,7 +181,12 @@ def _flips(document: VerdictDocument, style: Style) -> list[str]:
     what = f"{worst.top1.flips:,} of {worst.top1.samples:,} {where}"
     if worst.top1.flips:
         what += f", {explained:,} of them within rounding's reach"
-    lines = style.labelled("flips", f"{what}: the rate is below {format_share(worst.rate_bound)} at 95 %")
+    representative = (
+        "" if worst.representative == worst.top1.samples else f" by {worst.representative:,} representative ones"
+    )
+    lines = style.labelled(
+        "flips", f"{what}: the rate is below {format_share(worst.rate_bound)} at 95 %{representative}"
+    )
     known = [d.accuracy for d in decided if d.accuracy is not None]
     if known:
         lowest = min(known, key=lambda a: a.candidate)
