@@ -12,6 +12,7 @@ from tests.frames import SAMPLES, backend_evidence, completed, cut, evidence, fa
 from validator.backends.catalog import CATALOG, REFERENCE
 from validator.backends.interface import ExportFacts, RefusalKind
 from validator.compare import Frame, compare, measure_variety
+from validator.golden.format import Stratum
 from validator.judge import Check, Decision, Evidence, Finding, FreshRun, Status, Verdict, decide, judge
 from validator.policy import BUILT_IN, Calibration, Checks, Policy
 from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
@@ -404,14 +405,14 @@ def test_a_batch_size_that_never_really_ran_is_not_measured() -> None:
     assert any("was not run at batch 7" in f.message for f in findings_of(decision, Check.BATCH))
 
 
-def test_ragged_samples_that_come_one_at_a_time_are_held_against_batches_that_copies_fill() -> None:
-    single = frames({"output": scores()}, 1)
+def test_ragged_samples_that_come_in_pairs_are_held_against_batches_that_copies_fill() -> None:
+    pairs = frames({"output": scores()}, 2)
     healthy = evidence().backends[2]
-    filled = tuple((size, compare(single, cut(single, size))) for size in (1, 2, 7))
-    assert [c.largest_batch for _, c in filled] == [1, 2, 7]
-    ragged = with_backend("onnxruntime-cpu", main=replace(healthy.main, largest_batch=1), batches=filled)
+    filled = tuple((size, compare(pairs, cut(pairs, size))) for size in (1, 7))
+    assert [c.largest_batch for _, c in filled] == [1, 7]
+    assert healthy.main is not None
+    ragged = with_backend("onnxruntime-cpu", main=replace(healthy.main, largest_batch=2), batches=filled)
     assert judge(CPU, ragged).verdict is Verdict.PASS
-    assert judge(ALONE, ragged).verdict is Verdict.INCONCLUSIVE  # the main pass ran at batch 1 itself
 
 
 def test_a_row_that_answers_otherwise_in_a_fresh_process_fails() -> None:
@@ -557,3 +558,43 @@ def test_where_rounding_rules_a_batch_that_moves_fp64_proves_nothing() -> None:
         )
         decision = judge(ALONE, evidence(backends=rows))
         assert decision.verdict is verdict
+
+
+def test_copies_of_one_sample_are_no_batch_mates() -> None:
+    alone = frames({"output": scores()}, 1)
+    filled = tuple((size, compare(alone, [replace(f, filled=size - 1) for f in alone])) for size in (2, 7))
+    ragged = replace(evidence().backends[2], batches=filled)
+    assert ragged.main is not None
+    decision = judge(
+        CPU, with_backend("onnxruntime-cpu", main=replace(ragged.main, largest_batch=1), batches=ragged.batches)
+    )
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert any("was not run at batch 2, 7" in f.message for f in findings_of(decision, Check.BATCH))
+
+
+def test_a_few_parameters_in_half_precision_widen_no_budget() -> None:
+    stored = facts(parameter_dtypes={"bfloat16": 3}, working_dtype="bfloat16")
+    wrong = evidence(noisy(scores(), 1e-4), facts=stored)
+    assert judge(CPU, wrong).verdict is Verdict.FAIL
+    y = frames({"output": scores()})
+    rows = (
+        backend_evidence(REFERENCE, y, y),
+        backend_evidence("eager-cpu", y, frames({"output": noisy(scores(), 1e-3, seed=2)})),
+        backend_evidence("onnxruntime-cpu", y, frames({"output": noisy(scores(), 1e-3, seed=3)})),
+    )
+    assert judge(CPU, evidence(backends=rows, facts=stored)).verdict is Verdict.PASS
+
+
+def test_samples_beyond_the_representative_ones_do_not_count_as_evidence() -> None:
+    strata = (*[Stratum.REPRESENTATIVE] * 7, *[Stratum.ACTIVATION_EXTREMES] * 9)
+    assert judge(CPU, evidence(strata=strata)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_reference_that_holds_numbers_in_few_samples_is_little_evidence() -> None:
+    y = scores()
+    y[1:] = np.nan
+    both = frames({"output": y})
+    rows = tuple(backend_evidence(name, both, both) for name in (REFERENCE, "eager-cpu", "onnxruntime-cpu"))
+    decision = judge(CPU, evidence(backends=rows))
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert any("in 1 of 16 samples only" in f.message for f in decision.findings)

@@ -24,6 +24,7 @@ from validator.metrics import (
     samples_for_rate,
     summarize,
     worst_channel,
+    worst_own_sample,
 )
 
 FINITE = st.floats(min_value=-1e6, max_value=1e6, allow_nan=False, width=32)
@@ -282,3 +283,23 @@ def test_a_dead_small_channel_stands_out_beside_noisy_ones() -> None:
     measured, channel = worst_channel(channel_maxima(y, c)[0], channel_maxima(y, b)[0], unit_roundoff=U32)
     assert channel == 7
     assert measured > 1e5
+
+
+def test_loud_samples_do_not_excuse_quiet_ones() -> None:
+    rng = np.random.default_rng(2)
+    loud = np.where(np.arange(16) < 9, 1e7, 1.0)[:, np.newaxis]
+    y = rng.normal(size=(16, 10)) * loud
+    b = y * (1 + 1e-7 * rng.normal(size=y.shape))
+    c = np.where(loud > 1, b, 0.0)
+    measured, sample = worst_own_sample(sample_rows(0, y, c), sample_rows(0, y, b), unit_roundoff=U32)
+    assert measured > 1e5
+    assert sample is not None
+    assert sample >= 9
+
+
+def test_masked_scores_have_the_margin_of_those_that_are_left() -> None:
+    y = np.array([[1.0, 1.0 - 1e-7, -np.inf], [2.0, -np.inf, -np.inf], [0.0, np.nan, 1.0]])
+    margins = sample_rows(0, y, y)["margin"]
+    assert margins[0] == pytest.approx(1e-7)
+    assert margins[1] == np.inf
+    assert np.isnan(margins[2])

@@ -43,8 +43,9 @@ class Frame:
 
     @property
     def batch(self) -> int:
-        """Size of the batch that really ran."""
-        return self.stop - self.start + self.filled
+        """Size of the batch that really ran; one sample among its own copies has no mates, and counts as one."""
+        samples = self.stop - self.start
+        return 1 if samples == 1 else samples + self.filled
 
 
 class FrameSource(Protocol):

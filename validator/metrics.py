@@ -104,18 +104,18 @@ def sample_rows(first_sample: int, reference: Array, candidate: Array) -> Rows:
     if reference.ndim == 2 and reference.shape[1] > 1:
         rows["reference_top1"], rows["candidate_top1"] = y.argmax(axis=1), c.argmax(axis=1)
         rows["top1_flip"] = rows["reference_top1"] != rows["candidate_top1"]
-        rows["margin"] = _margin_below(1, y_finite)
+        rows["margin"] = _margin_below(1, y)
     if reference.ndim == 2 and reference.shape[1] > TOP_K:
         rows["topk_flip"] = (_top_classes(y) != _top_classes(c)).any(axis=1)
-        rows["topk_margin"] = _margin_below(TOP_K, y_finite)
+        rows["topk_margin"] = _margin_below(TOP_K, y)
     return rows
 
 
 def _margin_below(k: int, scores: Floats) -> Floats:
-    """Return the k-th largest minus the next score of each row."""
+    """Return the k-th largest minus the next score of each row: 0 for equal infinities, NaN where one is NaN."""
     ordered = np.partition(scores, (-k - 1, -k), axis=1)
-    margin: Floats = ordered[:, -k] - ordered[:, -k - 1]
-    return margin
+    upper, lower = ordered[:, -k], ordered[:, -k - 1]
+    return np.subtract(upper, lower, out=np.zeros(len(scores)), where=upper != lower)
 
 
 def _top_classes(scores: Floats) -> npt.NDArray[np.int64]:
@@ -227,11 +227,11 @@ def channel_maxima(reference: Array, candidate: Array) -> tuple[ChannelMaxima, C
 def worst_own_sample(candidate: Rows, baseline: Rows | None, *, unit_roundoff: float) -> tuple[float, int | None]:
     """Return the largest ratio of any sample's RMS error to its own noise floor, and that sample.
 
-        max over i of  rms_i(c - y64) / max(rms_i(b - y64), median over j of rms_j(b - y64), u rms_i(y64))
+        max over i of  rms_i(c - y64) / max(rms_i(b - y64), m rms_i(y64), u rms_i(y64))
 
-    One sample on a large scale must not excuse all others, and the median keeps a sample that the baseline happened to
-    hit exactly from being held against nothing. Without a baseline the median is u times that of the reference's RMS.
-    NaN where nothing was compared.
+    with m the median over j of rms_j(b - y64) / rms_j(y64). One sample on a large scale must not excuse all others, and
+    the median keeps a sample that the baseline happened to hit exactly from being held against nothing. It is relative,
+    because the usual noise of loud samples would excuse any answer to quiet ones. NaN where nothing was compared.
     """
     samples, ratios = own_sample_ratios(candidate, baseline, unit_roundoff=unit_roundoff)
     if len(samples) == 0:
@@ -245,15 +245,17 @@ def own_sample_ratios(candidate: Rows, baseline: Rows | None, *, unit_roundoff: 
     rows = np.sort(candidate[candidate["compared"] > 0], order="sample")
     if len(rows) == 0:
         return np.zeros(0, np.int64), np.zeros(0)
-    error, scale = _sample_rms(rows, "sum_sq_error"), unit_roundoff * _sample_rms(rows, "sum_sq_reference")
-    base = scale
+    error, size = _sample_rms(rows, "sum_sq_error"), _sample_rms(rows, "sum_sq_reference")
+    floor = unit_roundoff * size
     if baseline is not None:
         known = np.sort(baseline[baseline["compared"] > 0], order="sample")
         base = np.zeros(len(rows))
         here = np.isin(rows["sample"], known["sample"])
         at = np.searchsorted(known["sample"], rows["sample"][here])
         base[here] = _sample_rms(known[at], "sum_sq_error")
-    floor = np.maximum(np.maximum(base, scale), np.median(base))
+        alive = size > 0
+        usual = np.median(base[alive] / size[alive]) if alive.any() else 0.0
+        floor = np.maximum(np.maximum(base, floor), usual * size)
     return rows["sample"].copy(), np.divide(error, floor, out=np.where(error > 0, np.inf, 0.0), where=floor > 0)
 
 

@@ -286,3 +286,25 @@ def test_names_are_cleaned_and_cut_and_lists_are_bounded(tmp_path):
     assert facts.unexplained == 30
     assert len(facts.unexplained_names) == 20
     assert all("\x1b" not in name and len(name) <= 200 for name in facts.unexplained_names)
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "groups"), [(4, 8, 2), (8, 8, 2), (8, 8, 4), (8, 8, 8), (4, 8, 1)])
+def test_a_norm_folded_into_a_transposed_convolution_in_groups_is_the_models(inputs, outputs, groups, tmp_path):
+    torch.manual_seed(groups)
+    module = nn.Sequential(nn.ConvTranspose2d(inputs, outputs, 3, groups=groups), nn.BatchNorm2d(outputs))
+    facts = weigh(*export(trained(module), (torch.randn(2, inputs, 5, 5),)), tmp_path)
+    assert facts.differing == 0, facts.differences
+
+
+def test_the_right_weight_that_lies_unused_beside_a_wrong_one_proves_nothing(tmp_path):
+    torch.manual_seed(4)
+    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).eval()
+    program, model = export(module, (torch.randn(2, 6),))
+    for node in model.graph.node:
+        for at, name in enumerate(node.input):
+            if name == "0.weight":
+                node.input[at] = "decoy"
+    wrong = (module[0].weight + 0.01 * torch.randn(5, 6)).detach().numpy()
+    model.graph.initializer.append(numpy_helper.from_array(wrong, "decoy"))
+    facts = weigh(program, model, tmp_path)
+    assert [difference.stands_for for difference in facts.differences] == ["0.weight"]

@@ -83,9 +83,13 @@ def _parse(path: Path) -> Any:
 
 
 def read_constants(model: Any) -> Iterator[Any]:
-    """Yield the tensors, under their names, that a vetted model computes with: initializers and constant nodes."""
+    """Yield the tensors, under their names, that a vetted model computes with: initializers and constant nodes.
+
+    What no node takes is none of them: the right weight that lies unused beside a wrong one proves nothing.
+    """
+    used = {name for node in _nodes(model) for name in node.input} | {output.name for output in model.graph.output}
     for graph in _graphs(model):
-        yield from getattr(graph, "initializer", ())
+        yield from (tensor for tensor in getattr(graph, "initializer", ()) if tensor.name in used)
         for node in graph.node:
             for attribute in node.attribute:
                 if node.op_type == "Constant" and attribute.name == "value":

@@ -318,14 +318,28 @@ def folds_into(name: str, weight: Array, constants: Constants) -> Iterator[Fold]
             if last == "bias" and norm.follows in (None, owner):
                 yield Fold(norm=norm, weight=owner, form=folded_bias(norm, name, weight.astype(np.float64)))
         elif weight.ndim > 1 and norm.follows in (None, name):
-            for axis in (0, 1):
-                if weight.shape[axis] == len(norm.scale):
-                    yield Fold(norm=norm, weight=name, form=folded_weight(norm, name, weight, axis))
+            for scale in scales_over(norm, weight.shape):
+                yield Fold(norm=norm, weight=name, form=folded_weight(norm, name, weight, scale))
 
 
-def folded_weight(norm: Norm, name: str, weight: Array, axis: int) -> Form:
-    """Return weight * scale, the channels along an axis."""
-    scale = norm.scale.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
+def scales_over(norm: Norm, shape: tuple[int, ...]) -> Iterator[Floats]:
+    """Yield how a norm's scale may lie over a weight: along its first or second dimension, or along both.
+
+    Both, for a transposed convolution in groups: its shape is (in, out / groups, ...), and the rows of one group scale
+    with that group's part of the norm.
+    """
+    channels = len(norm.scale)
+    rest = [1] * (len(shape) - 2)
+    for axis in (0, 1):
+        if shape[axis] == channels:
+            yield norm.scale.reshape([-1, 1, *rest] if axis == 0 else [1, -1, *rest])
+    groups = channels // shape[1]
+    if groups > 1 and channels == groups * shape[1] and shape[0] % groups == 0:
+        yield np.repeat(norm.scale.reshape(groups, shape[1]), shape[0] // groups, axis=0).reshape([*shape[:2], *rest])
+
+
+def folded_weight(norm: Norm, name: str, weight: Array, scale: Floats) -> Form:
+    """Return weight * scale."""
     values = weight.astype(np.float64) * scale
     return Form(
         what=f"{name} with batch norm {norm.title} folded in",
@@ -378,12 +392,11 @@ def weight_folds(values: Floats, dtype: np.dtype[Any], constants: Constants) -> 
                 for norm in constants.norms:
                     if norm.follows not in (None, name):
                         continue
-                    for axis in (0, 1):
-                        if arranged.shape[axis] == len(norm.scale):
-                            first = tuple(slice(None) if i == axis else 0 for i in range(values.ndim))
-                            probe = arranged[first].astype(np.float64) * norm.scale
-                            if (abs(values[first] - probe) <= reach(abs(probe), dtype)).all():
-                                yield Fold(norm=norm, weight=name, form=folded_weight(norm, name, arranged, axis))
+                    for scale in scales_over(norm, arranged.shape):
+                        first = tuple(slice(None) if size > 1 else 0 for size in scale.shape)
+                        probe = arranged[first].astype(np.float64) * scale[first]
+                        if (abs(values[first] - probe) <= reach(abs(probe), dtype)).all():
+                            yield Fold(norm=norm, weight=name, form=folded_weight(norm, name, arranged, scale))
 
 
 def derived_forms(left: list[Initialiser], constants: Constants) -> dict[int, list[Form]]:

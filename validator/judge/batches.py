@@ -55,7 +55,7 @@ def judge_batches(policy: Policy, evidence: Evidence, backend: BackendEvidence) 
             Check.BATCH,
             name,
             f"{name} was not run at batch {', '.join(map(str, sorted(missing)))} besides its main batch of {usual}",
-            hint="name other checks.batch_sizes in the policy",
+            hint="use golden samples of which several have one shape, or other checks.batch_sizes in the policy",
         )
     for size, comparison in backend.batches:
         yield from _judge_batch(policy, evidence, backend, size, comparison)

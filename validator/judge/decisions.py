@@ -177,7 +177,7 @@ def judge_decisions(policy: Policy, evidence: Evidence, backend: BackendEvidence
     decided = [d for o in outputs if (d := measure_decisions(policy, evidence, row, o)) is not None]
     for decisions in decided:
         yield _judge_flips(row, decisions)
-        if policy.decisions.flip_rate is not None:
+        if policy.decisions.flip_rate is not None and evidence.labelled in (None, decisions.output):
             yield _judge_rate(row, decisions, policy.decisions.flip_rate)
         if decisions.accuracy is not None:
             yield _judge_accuracy(row, decisions.output, decisions.accuracy, policy.decisions.accuracy_drop)

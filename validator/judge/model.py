@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from validator.backends.interface import ExportFacts
+from validator.golden.format import Stratum
 from validator.judge.findings import Check, Evidence, Finding, Status, not_measured
 from validator.judge.outcomes import judge_outcome
 from validator.judge.weights import judge_weights
@@ -116,14 +117,17 @@ def _judge_budget_names(policy: Policy, evidence: Evidence) -> Iterator[Finding]
 
 def judge_evidence(policy: Policy, evidence: Evidence) -> Iterator[Finding]:
     """Too few samples, or a reference that is the same for all of them, prove nothing."""
-    enough = evidence.samples >= policy.samples_min
+    # Chosen and made-up samples come on top: without enough others nothing holds their errors apart.
+    counted = sum(s is Stratum.REPRESENTATIVE for s in evidence.strata) if evidence.strata else evidence.samples
+    enough = counted >= policy.samples_min
+    what = "golden samples" if counted == evidence.samples else "representative golden samples"
     yield Finding(
         check=Check.EVIDENCE,
         metric="samples",
-        measured=evidence.samples,
+        measured=counted,
         limit=policy.samples_min,
         status=Status.WITHIN if enough else Status.NOT_MEASURED,
-        message=f"{evidence.samples} golden samples, at least {policy.samples_min} are asked for",
+        message=f"{counted} {what}, at least {policy.samples_min} are asked for",
         hint=None if enough else "make a golden dataset with more samples: validator golden create",
     )
     weak = {name: v.weakness for name, v in evidence.variety.items() if v.weakness}

@@ -27,12 +27,25 @@ def precision_of(evidence: Evidence, row: Backend, output: str) -> Precision:
     reference itself returned the output. What the candidate returned has no say: nobody rounds a way to a wider floor.
     """
     found = own_output(evidence, row.name, output)
-    dtypes = (
-        evidence.facts.working_dtype if evidence.facts is not None else None,
-        found.reference_dtype if found is not None else None,
-    )
-    coarser = (REDUCED_CLASSES.get(dtype or "", row.precision) for dtype in dtypes)
-    return max(row.precision, *coarser, key=lambda precision: UNIT_ROUNDOFF[precision])
+    stored = REDUCED_CLASSES.get(evidence.facts.working_dtype or "" if evidence.facts is not None else "")
+    returned = REDUCED_CLASSES.get(found.reference_dtype or "" if found is not None else "")
+    coarser = [p for p in (stored if _shows(evidence, stored, output) else None, returned) if p is not None]
+    return max((row.precision, *coarser), key=lambda precision: UNIT_ROUNDOFF[precision])
+
+
+SHOWN = 1 / 64
+"""Share of u times the output's RMS that the error of a baseline which computes in that precision is above."""
+
+
+def _shows(evidence: Evidence, precision: Precision | None, output: str) -> bool:
+    """Whether the baseline's own error is that of a precision in which the model is said to be stored.
+
+    A few parameters in half precision make no model of it: what eager fp32 has right, a candidate can have right.
+    """
+    baseline = own_summary(evidence, BASELINE, output)
+    if precision is None or baseline is None:
+        return precision is not None
+    return not (baseline.rms < SHOWN * UNIT_ROUNDOFF[precision] * baseline.rms_reference)
 
 
 def roundoff_of(evidence: Evidence, row: Backend, output: str) -> float:

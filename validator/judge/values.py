@@ -33,6 +33,14 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
         message = f"the reference holds no finite number in output {output.name}: there is nothing to measure against"
         yield not_measured(Check.ERROR_RATIO, row.name, message)
         return
+    counted = int((output.rows["compared"] > 0).sum())
+    if len(output.rows) == evidence.samples > counted and counted < policy.samples_min:
+        yield not_measured(
+            Check.EVIDENCE,
+            row.name,
+            f"output {output.name} holds something to compare in {counted} of {evidence.samples} samples only",
+            hint="use golden samples on which the model answers with numbers",
+        )
     floors = noise_floors(evidence, row, output.name)
     if floors is None:
         yield not_measured(Check.ERROR_RATIO, row.name, f"the baseline {row.baseline} gave no noise floor")
