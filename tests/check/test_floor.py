@@ -137,7 +137,7 @@ def test_a_model_in_float16_is_held_against_its_own_weights_in_fp64(kind: type[n
 def test_a_model_in_bfloat16_passes_in_batches_of_another_size(kind: type[nn.Module], tmp_path: Path) -> None:
     checked = check(tmp_path, EAGER_TWICE, train(kind).bfloat16(), inputs_of(kind, torch.bfloat16))
     assert checked.decision.verdict is Verdict.PASS, wrong(checked)
-    assert checked.decision.warnings == ()
+    assert {w.code for w in checked.decision.warnings} <= {"headroom"}
     assert checked.evidence.variety["output"].weakness is None
 
 

@@ -41,7 +41,7 @@ def test_the_run_holds_everything_and_is_finished(store, subject, tmp_path):
     assert run.data.params == {"backends": "eager-cpu"}
     assert run.data.metrics == {"error_ratio": 1.5, "error": 0.3}
     assert run.data.tags["gpu"] == "H200"
-    assert run.data.tags["mlflow.runName"] == "pass: alexnet version 1"
+    assert run.data.tags["mlflow.runName"] == "alexnet v1 pass"
     assert run.data.tags["mlflow.note.content"] == BLOCK
     assert [entry.path for entry in store.client.list_artifacts(receipt.run_id, "report")] == ["report/verdict.json"]
     dataset = run.inputs.dataset_inputs[0].dataset

@@ -470,7 +470,19 @@ def exported(**other):
     send(b"E", json.dumps({"path": JOB.get("export_path"), "message": "opset 20"} | other).encode())
 
 
+def weighed():
+    counts = ("equal", "rearranged", "folded", "converted", "differing", "unexplained", "tensors", "missing")
+    names = ("differences", "unexplained_names", "missing_names")
+    send(b"W", json.dumps(dict.fromkeys(counts, 0) | dict.fromkeys(names, [])).encode())
+
+
 def exports():
+    exported()
+    weighed()
+    closing()
+
+
+def exports_without_weights():
     exported()
     closing()
 

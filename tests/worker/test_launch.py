@@ -129,7 +129,8 @@ def test_an_export_says_where_it_wrote(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "mode", ["exports_twice", "exports_elsewhere", "probes", "probes_without_facts", "empty_frame"]
+    "mode",
+    ["exports_twice", "exports_without_weights", "exports_elsewhere", "probes", "probes_without_facts", "empty_frame"],
 )
 def test_an_export_says_one_thing_only(tmp_path, mode):
     outcome = run_job(export_job(tmp_path / "m.onnx"), scratch=tmp_path, limits=GENEROUS, command=liar(mode))

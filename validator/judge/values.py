@@ -34,7 +34,8 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
         yield not_measured(Check.ERROR_RATIO, row.name, message)
         return
     counted = int((output.rows["compared"] > 0).sum())
-    if len(output.rows) == evidence.samples > counted and counted < policy.samples_min:
+    hollow = int(((output.rows["elements"] > 0) & (output.rows["compared"] == 0)).sum())
+    if hollow and len(output.rows) == evidence.samples and counted < policy.samples_min:
         yield not_measured(
             Check.EVIDENCE,
             row.name,
