@@ -473,7 +473,7 @@ def exported(**other):
 def weighed():
     counts = ("equal", "rearranged", "folded", "converted", "differing", "unexplained", "tensors", "missing")
     names = ("differences", "unexplained_names", "missing_names")
-    send(b"W", json.dumps(dict.fromkeys(counts, 0) | dict.fromkeys(names, [])).encode())
+    send(b"W", json.dumps(dict.fromkeys(counts, 0) | {key: [] for key in names}).encode())
 
 
 def exports():
