@@ -55,6 +55,8 @@ class Standing(StrEnum):
     PASS = "pass"  # noqa: S105 - no password
     NOT_EXPORTED = "not exported"
     """torch.export or the ONNX exporter refused, which is no judgement on the gate."""
+    ILL_CONDITIONED = "ill-conditioned"
+    """Rounding decides what it answers, and the gate says so: drawn at random, it came out as no healthy network."""
     FALSE_ALARM = "false alarm"
     BROKEN = "broken"
     """The benchmark itself did not get so far."""
@@ -326,6 +328,9 @@ def standing_of(verdict: str, form: Form, document: VerdictDocument | None) -> S
     """Say what a verdict on a healthy network means."""
     if verdict == "pass":
         return Standing.PASS
+    codes = {warning.code for warning in document.warnings} if document is not None else set()
+    if verdict == "inconclusive" and "ill-conditioned" in codes:
+        return Standing.ILL_CONDITIONED
     no_onnx = document is not None and document.export is not None and document.export.path is None
     return Standing.NOT_EXPORTED if form is Form.PICKLE or no_onnx else Standing.FALSE_ALARM
 
@@ -405,7 +410,7 @@ READING = """\
 before it are the largest pooled error ratio of each backend, whose limit is 10. Seconds are wall time with other
 networks beside; `check` is all of `validator check` but the command line, the ONNX export included. `not exported`
 means that torch.export or the ONNX exporter refused, so the gate had nothing to compare; a *false alarm* is any other
-verdict than `pass`.
+verdict than `pass`, but for a network that rounding turned out to rule (`ill-conditioned`).
 
 A part of the list: `--only NAME ...`, or `--shard 1/2` and `--shard 2/2`. With `--out FILE.json` the results are
 written after every network, and what is in the file is not tried again; `--seconds` ends a call in time.
