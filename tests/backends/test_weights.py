@@ -281,7 +281,9 @@ def test_names_are_cleaned_and_cut_and_lists_are_bounded(tmp_path):
     hostile.CopyFrom(model)
     for number in range(30):
         values = np.random.default_rng(number).normal(size=11).astype(np.float32)
-        hostile.graph.initializer.append(numpy_helper.from_array(values, f"\x1b[31mx{number}" + "y" * 500))
+        name = f"\x1b[31mx{number}" + "y" * 500
+        hostile.graph.initializer.append(numpy_helper.from_array(values, name))
+        hostile.graph.node.append(onnx.helper.make_node("Identity", [name], [f"taken-{number}"]))
     facts = weigh(program, hostile, tmp_path)
     assert facts.unexplained == 30
     assert len(facts.unexplained_names) == 20
