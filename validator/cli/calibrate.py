@@ -34,8 +34,8 @@ def calibrate(
 
     \b
     Examples:
-      validator calibrate models:/alexnet/3 --golden golden/ --policy cpu --output policy.toml
-      validator budget diff cpu policy.toml
+      validator calibrate models:/alexnet/3 --golden golden/ --output policy.toml
+      validator budget diff default policy.toml
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
     from validator.calibrate import CalibrationRequest
