@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.frames import evidence
 from validator.golden.format import Stratum
-from validator.judge import Evidence, part_floors, pooled_ratios
+from validator.judge import Evidence
+from validator.judge.pooling import part_floors, pooled_ratios
 from validator.metrics import Rows, error_ratios, sample_rows, summarize
 
 UNIT_ROUNDOFF = 2.0**-24

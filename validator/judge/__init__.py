@@ -17,7 +17,7 @@ from validator.judge.findings import (
     find_reference,
 )
 from validator.judge.noise import baseline_rows, deployed_batch, limits_of, noise_floors, precision_of, roundoff_of
-from validator.judge.pooling import part_floors, pooled_ratios
+from validator.judge.pooling import floors_of, ratios_of
 from validator.judge.values import judge_ratios, judge_values
 from validator.judge.verdict import REQUIRED_CHECKS, decide, judge
 
@@ -41,14 +41,14 @@ __all__ = [
     "decide",
     "deployed_batch",
     "find_reference",
+    "floors_of",
     "judge",
     "judge_ratios",
     "judge_values",
     "limits_of",
     "measure_decisions",
     "noise_floors",
-    "part_floors",
-    "pooled_ratios",
     "precision_of",
+    "ratios_of",
     "roundoff_of",
 ]

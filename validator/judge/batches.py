@@ -15,15 +15,13 @@ from validator.judge.findings import (
     not_measured,
 )
 from validator.judge.noise import (
-    baseline_rows,
     deployed_batch,
     largest_batch,
     limits_of,
     noise_floors,
     own_summary,
-    roundoff_of,
 )
-from validator.judge.pooling import pooled_ratios
+from validator.judge.pooling import ratios_of
 from validator.metrics import ErrorSummary, divide_by_floor
 from validator.policy import BATCH_DEPENDENCE_LIMIT, DEFAULT_RATIO_FLOOR, Policy
 
@@ -184,8 +182,7 @@ def _own_dependence(summary: ErrorSummary) -> Numbers:
 
 def _dependence(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Numbers:
     """Return how far the batch moves a candidate, over its noise floor; the baseline's floor is its own error."""
-    baseline = baseline_rows(evidence, row, output.name)
-    ratios, _ = pooled_ratios(evidence, output.rows, baseline, unit_roundoff=roundoff_of(evidence, row, output.name))
+    ratios, _ = ratios_of(evidence, row, output)
     limits = limits_of(policy, evidence, row, output.name)
     return [
         ("error ratio", ratios.pooled, limits.error_ratio),

@@ -74,6 +74,8 @@ def _warn_of_batch(policy: Policy, evidence: Evidence) -> Iterator[Caution]:
 
 def _warn_of_labels(policy: Policy, evidence: Evidence) -> Iterator[Caution]:
     """Say where labels fit no better than any drawn at random: then they are most likely of other classes."""
+    if evidence.labels is None:
+        return
     measured = (
         decisions.accuracy
         for backend in evidence.backends

@@ -9,8 +9,8 @@ from validator.backends.catalog import Backend
 from validator.compare import OutputComparison
 from validator.golden.format import Stratum
 from validator.judge.findings import BackendEvidence, Check, Evidence, Finding, Status, not_measured
-from validator.judge.noise import baseline_rows, limits_of, roundoff_of
-from validator.judge.pooling import part_floors
+from validator.judge.noise import limits_of
+from validator.judge.pooling import floors_of
 from validator.metrics import TOP_K, Floats, Rows, flip_rate_bound, samples_for_rate
 from validator.policy import Policy
 
@@ -70,14 +70,12 @@ def measure_decisions(policy: Policy, evidence: Evidence, row: Backend, output: 
     """
     if output.flips is None or output.kind != "float":
         return None
-    rows, baseline = output.rows, baseline_rows(evidence, row, output.name)
+    rows = output.rows
     strata = [_stratum(evidence, int(sample)) for sample in rows["sample"]]
     is_asked = [not stratum.is_stress for stratum in strata]
     asked = rows[is_asked]
-    floors = part_floors(
-        evidence, rows, baseline, unit_roundoff=roundoff_of(evidence, row, output.name), of="element_max"
-    )
-    allowed = 2 * limits_of(policy, evidence, row, output.name).error_ratio_element * floors
+    limits = limits_of(policy, evidence, row, output.name)
+    allowed = 2 * limits.error_ratio_element * floors_of(evidence, row, output, "element_max")
     representative = rows[[stratum is Stratum.REPRESENTATIVE for stratum in strata]]
     return Decisions(
         output=output.name,

@@ -11,12 +11,38 @@ from typing import Literal
 
 import numpy as np
 
+from validator.backends.catalog import Backend
+from validator.compare import OutputComparison
 from validator.golden.format import Stratum
 from validator.judge.findings import Evidence
+from validator.judge.noise import baseline_rows, roundoff_of
 from validator.metrics import ErrorRatios, ErrorSummary, Floats, Rows, error_ratios, summarize
 
 PART_SAMPLES = 8
 """A part with fewer samples is none: its baseline may be exact by chance. Then all samples are pooled."""
+
+
+def ratios_of(evidence: Evidence, row: Backend, output: OutputComparison) -> tuple[ErrorRatios, ErrorSummary]:
+    """Return the `pooled_ratios` of one output of a row over its own baseline, in the class that it is judged in."""
+    return pooled_ratios(
+        evidence,
+        output.rows,
+        baseline_rows(evidence, row, output.name),
+        unit_roundoff=roundoff_of(evidence, row, output.name),
+    )
+
+
+def floors_of(
+    evidence: Evidence, row: Backend, output: OutputComparison, of: Literal["sample_max", "element_max"]
+) -> Floats:
+    """Return the `part_floors` of one output of a row over its own baseline, in the class that it is judged in."""
+    return part_floors(
+        evidence,
+        output.rows,
+        baseline_rows(evidence, row, output.name),
+        unit_roundoff=roundoff_of(evidence, row, output.name),
+        of=of,
+    )
 
 
 def split_rows(evidence: Evidence, rows: Rows) -> list[Rows]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from validator.backends.catalog import Backend, Precision
 from validator.compare import OutputComparison
 from validator.judge.findings import EXACT_KINDS, Check, Evidence, Finding, Status, not_measured
-from validator.judge.noise import baseline_rows, limits_of, noise_floors, own_output, precision_of, roundoff_of
-from validator.judge.pooling import pooled_ratios
+from validator.judge.noise import limits_of, noise_floors, own_output, precision_of, roundoff_of
+from validator.judge.pooling import ratios_of
 from validator.metrics import ErrorRatios, ErrorSummary, worst_channel, worst_own_sample
 from validator.policy import Limits, Policy
 
@@ -55,12 +55,7 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
             f"the budget of output {output.name} is as large as the output itself: zeros would be within",
             hint="rounding decides what this model answers in fp32; no comparison can clear it",
         )
-    ratios, summary = pooled_ratios(
-        evidence,
-        output.rows,
-        baseline_rows(evidence, row, output.name),
-        unit_roundoff=roundoff_of(evidence, row, output.name),
-    )
+    ratios, summary = ratios_of(evidence, row, output)
     yield from judge_ratios(
         row,
         output.name,

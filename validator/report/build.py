@@ -22,13 +22,11 @@ from validator.judge import (
     Evidence,
     Finding,
     Flips,
-    baseline_rows,
+    floors_of,
     limits_of,
     measure_decisions,
     noise_floors,
-    part_floors,
-    pooled_ratios,
-    roundoff_of,
+    ratios_of,
 )
 from validator.metrics import ErrorSummary, Floats, cosine, divide_by_floor, histogram_quantile
 from validator.policy import Limits, Policy, Waiver
@@ -271,7 +269,8 @@ def _output(
     is_budgeted = _is_budgeted(evidence, row, output)
     is_candidate = row.name not in (REFERENCE, BASELINE)
     ratios = _ratios(evidence, row, output) if is_budgeted else None
-    floors = _sample_floors(evidence, row, output) if is_budgeted else None
+    # The floors of the ratio `worst_sample`, so that the worst samples show that very ratio.
+    floors = floors_of(evidence, row, output, "sample_max") if is_budgeted else None
     return m.OutputRecord(
         name=output.name,
         kind=output.kind,
@@ -307,8 +306,7 @@ def _is_budgeted(evidence: Evidence, row: Backend, output: OutputComparison) -> 
 
 
 def _ratios(evidence: Evidence, row: Backend, output: OutputComparison) -> m.RatiosRecord:
-    baseline = baseline_rows(evidence, row, output.name)
-    ratios, _ = pooled_ratios(evidence, output.rows, baseline, unit_roundoff=roundoff_of(evidence, row, output.name))
+    ratios, _ = ratios_of(evidence, row, output)
     return m.RatiosRecord(
         pooled=ratios.pooled, p99=ratios.p99, worst_sample=ratios.worst_sample, element=ratios.element
     )
@@ -321,13 +319,6 @@ def _limits(limits: Limits) -> m.RatiosRecord:
         worst_sample=limits.error_ratio_max,
         element=limits.error_ratio_element,
     )
-
-
-def _sample_floors(evidence: Evidence, row: Backend, output: OutputComparison) -> Floats:
-    """Return the floor of the ratio `worst_sample` for each row, so that the worst samples show that very ratio."""
-    baseline = baseline_rows(evidence, row, output.name)
-    unit_roundoff = roundoff_of(evidence, row, output.name)
-    return part_floors(evidence, output.rows, baseline, unit_roundoff=unit_roundoff, of="sample_max")
 
 
 def _decisions(decisions: Decisions | None) -> m.DecisionsRecord | None:
