@@ -9,6 +9,7 @@ from validator.judge.decisions import judge_decisions
 from validator.judge.findings import BackendEvidence, Check, Evidence, Finding, Reference, Status, not_measured
 from validator.judge.outcomes import judge_identity, judge_outcome
 from validator.judge.perturbation import judge_declined_reference, judge_floor, judge_perturbed
+from validator.judge.structure import judge_structure
 from validator.judge.values import judge_values
 from validator.policy import Policy
 from validator.worker.outcome import Completed, Declined
@@ -35,7 +36,7 @@ def judge_backend(policy: Policy, evidence: Evidence, backend: BackendEvidence) 
         return [*findings, not_measured(Check.COVERAGE, name, "there is no reference to compare it with")]
     if name == BASELINE and evidence.reference is Reference.PERTURBATION:
         return [*findings, *judge_floor(evidence, backend, backend.main)]
-    findings += _judge_structure(evidence, backend, backend.main)
+    findings += judge_structure(evidence, backend, backend.main)
     if name != BASELINE:
         wrong = {difference.output for difference in backend.main.misdeclared}
         for output in backend.main.outputs.values():
@@ -93,55 +94,4 @@ def _judge_repetition(backend: BackendEvidence, repeat: Comparison | None, when:
         measured=unequal,
         limit=0.0 if promised else None,
         hint="look for random operators, state that forward changes, or atomics" if promised else None,
-    )
-
-
-def _judge_structure(evidence: Evidence, backend: BackendEvidence, main: Comparison) -> Iterator[Finding]:
-    """Contract, coverage and the positions of non-finite values."""
-    name = backend.row.name
-    for difference in main.structure:
-        yield Finding(
-            check=Check.CONTRACT,
-            status=Status.EXCEEDED,
-            message=f"output {difference.output or '(all)'}: {difference.what}",
-            backend=name,
-            output=difference.output or None,
-            sample=difference.sample,
-        )
-    if not main.structure:
-        message = f"{len(main.outputs)} outputs agree in name, dtype kind and shape"
-        yield Finding(check=Check.CONTRACT, status=Status.WITHIN, message=message, backend=name)
-    for wrong in main.misdeclared:
-        message = f"the declared meaning of output {wrong.output} does not hold: {wrong.what}"
-        yield not_measured(Check.EVIDENCE, name, message, hint="correct the output's table in the golden dataset")
-    for output in main.unattributed:
-        message = f"output {output} belongs to no single sample, and {name} cut the samples as the reference did not"
-        yield not_measured(Check.COVERAGE, name, message, hint="give the row no batch_size of its own")
-    complete = main.samples == evidence.samples and main.elements > 0
-    yield Finding(
-        check=Check.COVERAGE,
-        status=Status.WITHIN if complete else Status.NOT_MEASURED,
-        message=f"{main.samples:,} of {evidence.samples:,} samples and {main.elements:,} elements compared",
-        backend=name,
-        measured=main.samples,
-        limit=evidence.samples,
-    )
-    mismatches = sum(o.nonfinite_mismatches for o in main.outputs.values())
-    worst = max(main.outputs.values(), key=lambda o: o.nonfinite_mismatches, default=None)
-    first = None
-    if mismatches and worst is not None:
-        first = int(worst.rows["sample"][worst.rows["nonfinite_mismatches"] > 0][0])
-    yield Finding(
-        check=Check.NON_FINITE,
-        status=Status.WITHIN if mismatches == 0 else Status.EXCEEDED,
-        message=(
-            f"{mismatches:,} of {main.elements:,} elements are NaN or infinite on one side only"
-            if mismatches
-            else "NaN and infinities stand in the same places"
-        ),
-        backend=name,
-        output=worst.name if mismatches and worst else None,
-        sample=first,
-        measured=mismatches,
-        limit=0.0,
     )

@@ -18,6 +18,7 @@ from validator.judge.findings import (
 )
 from validator.judge.noise import roundoff_of
 from validator.judge.outcomes import judge_identity, judge_outcome
+from validator.judge.structure import judge_coverage, judge_meanings
 from validator.metrics import divide_by_floor
 from validator.policy import Policy
 from validator.worker.outcome import Completed, Declined, Outcome
@@ -65,21 +66,11 @@ def judge_perturbed(row: Backend, outcome: Outcome) -> Iterator[Finding]:
 def judge_floor(evidence: Evidence, backend: BackendEvidence, floor: Comparison) -> Iterator[Finding]:
     """Require that one ulp moves values and nothing else, and moves them little: else it measures no noise."""
     name = backend.row.name
-    complete = floor.samples == evidence.samples and floor.elements > 0
-    yield Finding(
-        check=Check.COVERAGE,
-        status=Status.WITHIN if complete else Status.NOT_MEASURED,
-        message=f"{floor.samples:,} of {evidence.samples:,} samples and {floor.elements:,} elements perturbed",
-        backend=name,
-        measured=floor.samples,
-        limit=evidence.samples,
-    )
+    yield judge_coverage(evidence, name, floor, "perturbed")
     for difference in floor.structure:
         message = f"one ulp changes output {difference.output or '(all)'}: {difference.what}"
         yield not_measured(Check.EVIDENCE, name, message, hint="no noise floor can be had; measure where fp64 runs")
-    for wrong in floor.misdeclared:
-        message = f"the declared meaning of output {wrong.output} does not hold: {wrong.what}"
-        yield not_measured(Check.EVIDENCE, name, message, hint="correct the output's table in the golden dataset")
+    yield from judge_meanings(name, floor)
     for output in floor.outputs.values():
         if output.nonfinite_mismatches:
             message = f"one ulp makes {output.nonfinite_mismatches:,} elements of output {output.name} NaN or infinite"

@@ -79,18 +79,29 @@ class Pass(Document):
         return sum(stop - start for start, stop in self.ranges)
 
 
-class RunJob(Document):
-    """Run a model on one backend."""
+class _ModelJob(Document):
+    """What every job needs: a model file to work on."""
 
-    task: Literal["run"] = "run"
     job_id: str
     nonce: str
-    backend: Backend
     model_path: str
     model_format: str
     """`torch.export`, `pickle`, `torchscript` or `onnx`."""
+    threads: Annotated[int, Field(ge=1)]
+
+
+class _GoldenJob(_ModelJob):
+    """What every job needs that reads samples."""
+
     golden_path: str
     golden_digest: str
+
+
+class RunJob(_GoldenJob):
+    """Run a model on one backend."""
+
+    task: Literal["run"] = "run"
+    backend: Backend
     passes: tuple[Pass, ...] = Field(strict=False)
     static_batch: Annotated[int, Field(ge=1)] | None = None
     """The only batch size that the program accepts: smaller batches are filled with copies of their own samples."""
@@ -98,7 +109,6 @@ class RunJob(Document):
     """The model's inputs in the golden dataset's order of inputs."""
     output_names: tuple[str, ...] | None = Field(default=None, strict=False)
     """The program's outputs in its order; an ONNX file with other names is bound to them by position."""
-    threads: Annotated[int, Field(ge=1)]
 
     @property
     def is_repetition(self) -> bool:
@@ -111,63 +121,37 @@ class RunJob(Document):
         return any(p.kind is PassKind.PERTURBED for p in self.passes)
 
 
-class ProbeJob(Document):
+class ProbeJob(_GoldenJob):
     """Look at a model file before anything runs."""
 
     task: Literal["probe"] = "probe"
-    job_id: str
-    nonce: str
-    model_path: str
-    model_format: str
-    golden_path: str
-    golden_digest: str
-    threads: Annotated[int, Field(ge=1)]
 
 
-class SurveyJob(Document):
+class SurveyJob(_GoldenJob):
     """Look at what happens inside a model on the samples of a dataset, to choose among them."""
 
     task: Literal["survey"] = "survey"
-    job_id: str
-    nonce: str
-    model_path: str
-    model_format: str
-    golden_path: str
-    golden_digest: str
     samples: Annotated[int, Field(ge=1)]
     """How many the dataset has."""
     peaks_per_layer: Annotated[int, Field(ge=1)]
     margins_per_output: Annotated[int, Field(ge=1)]
-    threads: Annotated[int, Field(ge=1)]
 
 
-class ExportJob(Document):
+class ExportJob(_GoldenJob):
     """Export a model file to ONNX, and compare the initialisers of what came out with the program's tensors."""
 
     task: Literal["export"] = "export"
-    job_id: str
-    nonce: str
-    model_path: str
-    model_format: str
-    golden_path: str
-    golden_digest: str
     export_path: str
     """The ONNX file to write; its folder holds nothing else."""
     static_batch: Annotated[int, Field(ge=1)] | None = None
     """The only batch size that the program accepts."""
-    threads: Annotated[int, Field(ge=1)]
 
 
-class WeightsJob(Document):
+class WeightsJob(_ModelJob):
     """Compare the initialisers of an ONNX file that is there already with the program's tensors."""
 
     task: Literal["weights"] = "weights"
-    job_id: str
-    nonce: str
-    model_path: str
-    model_format: str
     onnx_path: str
-    threads: Annotated[int, Field(ge=1)]
 
 
 Job = RunJob | ProbeJob | SurveyJob | ExportJob | WeightsJob
