@@ -12,6 +12,7 @@ import stat
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from validator.errors import IntegrityError
 
@@ -69,6 +70,18 @@ def digest_of(value: object) -> str:
 def canonical_json(value: object) -> str:
     """Return the one text of a JSON value: sorted keys, no spaces, ASCII, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's pairs as a dict; to be used as `object_pairs_hook`.
+
+    Raises:
+        ValueError: a name is given twice: readers differ in which of the two they believe.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name given twice")
+    return found
 
 
 def hash_file(path: Path) -> str:

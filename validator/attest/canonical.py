@@ -1,12 +1,12 @@
 """Strict reading of what we wrote ourselves: a document has one text, and any other text of it is refused."""
 
 import json
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from validator.errors import ClearanceRefused
-from validator.manifest import canonical_json
+from validator.manifest import canonical_json, unique_names
 
 SIZE_LIMIT_BYTES = 1 << 20
 """Of an envelope. A real one has a few thousand bytes."""
@@ -30,7 +30,7 @@ def read_canonical(model: type[Model], data: bytes, *, what: str) -> Model:
     if len(data) > SIZE_LIMIT_BYTES:
         raise ClearanceRefused(f"{what} has {len(data):,} bytes, more than {SIZE_LIMIT_BYTES:,}")
     try:
-        json.loads(data, object_pairs_hook=_unique, parse_float=_no_float, parse_constant=_no_float)
+        json.loads(data, object_pairs_hook=unique_names, parse_float=_no_float, parse_constant=_no_float)
         document = model.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
@@ -41,13 +41,6 @@ def read_canonical(model: type[Model], data: bytes, *, what: str) -> Model:
     if write_canonical(document) != data:
         raise ClearanceRefused(f"{what} is not written the way it was made: another order, spacing or spelling")
     return document
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
-    return found
 
 
 def _no_float(text: str) -> NoReturn:

@@ -5,7 +5,6 @@ the sha256 of the file without its last byte, and the same samples give the same
 time, a host or an absolute path.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -23,6 +22,7 @@ from pydantic import (
 )
 
 from validator.golden.output_spec import OutputSpec, Text, find_contradictions, format_fault
+from validator.manifest import canonical_json
 
 MANIFEST_NAME = "manifest.json"
 POLICY_NAME = "policy.toml"
@@ -159,8 +159,7 @@ class GoldenManifest(_Part):
 
     def canonical_text(self) -> str:
         """Return what the digest is made over: canonical JSON without `_LATER_FIELDS` that are None, no newline."""
-        content = self.model_dump(mode="json")
-        return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return canonical_json(self.model_dump(mode="json"))
 
 
 def format_faults(error: ValidationError) -> str:

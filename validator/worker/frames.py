@@ -10,11 +10,12 @@ import math
 import struct
 from collections.abc import Iterable
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from validator.golden.format import SHARD_DTYPES
+from validator.manifest import unique_names
 from validator.worker.protocol import FrameHeader, ProtocolError
 
 LENGTH = struct.Struct("<Q")
@@ -99,7 +100,7 @@ def check_frame(prefix: bytes, length: int) -> FrameHeader:
         ProtocolError: not a safetensors blob, without our header, or the two disagree.
     """
     try:
-        document = json.loads(prefix[LENGTH.size :].decode(), object_pairs_hook=_unique)
+        document = json.loads(prefix[LENGTH.size :].decode(), object_pairs_hook=unique_names)
         metadata = document.pop("__metadata__")
         header = FrameHeader.model_validate_json(metadata["frame"])
         tensors = {name: _Tensor.model_validate(entry) for name, entry in document.items()}
@@ -113,14 +114,6 @@ def check_frame(prefix: bytes, length: int) -> FrameHeader:
     _check_dtypes(header, tensors)
     _check_layout(tensors.values(), length - len(prefix))
     return header
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name given twice: readers differ in which of the two they believe."""
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        raise ValueError("a name given twice")
-    return document
 
 
 def _check_dtypes(header: FrameHeader, tensors: dict[str, _Tensor]) -> None:
