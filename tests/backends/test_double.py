@@ -220,3 +220,21 @@ def with_dtypes(*dtypes):
 def test_the_dtype_of_most_weights_is_the_working_one(module, dtype, tmp_path):
     torch.save(module, tmp_path / "model.pth")
     assert working_dtype(load_program(tmp_path / "model.pth", "pickle", torch.device("cpu"))) is dtype
+
+
+class Flattened(torch.nn.Module):
+    """Its `view` fits the layout that the example had, as those after attention fit the CPU's."""
+
+    def forward(self, x):
+        return (x * 2).view(x.shape[0], -1)
+
+
+def test_a_layout_that_only_the_exporting_device_has_does_not_stop_the_reference(save_program, model_file):
+    path = save_program(Flattened(), IMAGE)
+    other = IMAGE.contiguous(memory_format=torch.channels_last)
+    outputs, note = reference_of(path, model_file, other)
+    assert outputs["output"].equal((IMAGE.double() * 2).reshape(2, -1))
+    assert "1 views free of a layout" in note
+    baseline = open_session(CATALOG["eager-cpu"], model_file(path, "x"))
+    with pytest.raises(BackendRefusal, match="exported for the memory layout of another device"):
+        baseline.run({"x": other})

@@ -29,6 +29,9 @@ _HALVES = {torch.float16: (torch.float16, torch.complex32), torch.bfloat16: (tor
 _ERASED = ("aten::_assert_tensor_metadata",)
 _BITS = ("aten::view.dtype", "aten::view_copy.dtype")
 """Reinterpret the bits of a tensor: no meaning in another precision."""
+_VIEWS = ("aten::view.",)
+"""Fail unless the memory layout is the one that the program was exported with. fp64 kernels, and those of another device,
+choose their own; `reshape` is the same function and looks at the layout first."""
 
 
 def working_dtype(program: TorchProgram) -> torch.dtype | None:
@@ -139,6 +142,9 @@ def _rewrite_graph(module: torch.fx.GraphModule, wider: Wider, counts: dict[str,
             continue
         if name in _BITS:
             raise model_refusal(STAGE, f"{node.name} reinterprets the bits of a tensor, which has no fp64 meaning")
+        if name.startswith(_VIEWS):
+            node.target = torch.ops.aten.reshape.default
+            count("views free of a layout")
         changed = [0]
         node.args = _widen_dtypes(node.args, wider, changed)
         node.kwargs = _widen_dtypes(node.kwargs, wider, changed)

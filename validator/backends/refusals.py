@@ -28,6 +28,11 @@ _MACHINE = (
     "BFCArena",
 )
 
+_LAYOUT = "view size is not compatible with input tensor's size and stride"
+_LAYOUT_MEANING = (
+    "the program was exported for the memory layout of another device: export it on the one that serves it"
+)
+
 
 def clean_line(text: str) -> str:
     """Return the first non-empty line of a message: no escapes, no control characters, bounded."""
@@ -42,6 +47,8 @@ def refusal_from(error: BaseException, stage: str) -> BackendRefusal:
         return error
     text = str(error)
     line = f"{type(error).__name__}: {clean_line(text)}"
+    if _LAYOUT in text:
+        line = f"{line} ({_LAYOUT_MEANING})"
     out_of_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     if out_of_memory or any(name in text for name in _MACHINE):
         return BackendRefusal(RefusalKind.UNAVAILABLE, "device", line)
