@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.frames import SAMPLES, backend_evidence, completed, cut, evidence, facts, frames, noisy, run_job, scores
-from validator.backends.catalog import CATALOG, REFERENCE
+from validator.backends.catalog import CATALOG, REFERENCE, expected_settings
 from validator.backends.interface import ExportFacts, RefusalKind
 from validator.compare import Frame, compare, measure_variety
 from validator.golden.format import Stratum
 from validator.judge import Check, Decision, Evidence, Finding, FreshRun, Status, Verdict, decide, judge
+from validator.judge.outcomes import judge_identity
 from validator.policy import BUILT_IN, Calibration, Checks, Policy
 from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.protocol import Refusal
@@ -154,6 +155,19 @@ def test_a_measure_that_cannot_run_is_inconclusive_whosever_fault_it_is(name: st
 )
 def test_what_was_not_measured_never_passes(change: dict[str, object]) -> None:
     assert judge(CPU, with_backend("onnxruntime-cpu", **change)).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("setting", "ran", "hint"), [("dtype", "float64", "log it in float32"), ("device", "meta", "another backend")]
+)
+def test_a_model_that_is_float64_itself_is_told_what_to_do(setting: str, ran: str, hint: str) -> None:
+    row = CATALOG["eager-cpu"]
+    outcome = completed(row)
+    environment = outcome.environment.model_copy(update={"settings": {**outcome.environment.settings, setting: ran}})
+    found = judge_identity(row, replace(outcome, environment=environment))
+    assert found.status is Status.NOT_MEASURED
+    assert f"asked {expected_settings(row)[setting]}, ran {ran}" in found.message
+    assert hint in (found.hint or "")
 
 
 def test_a_setting_that_could_not_be_read_back_is_inconclusive() -> None:

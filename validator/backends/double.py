@@ -30,8 +30,8 @@ _ERASED = ("aten::_assert_tensor_metadata",)
 _BITS = ("aten::view.dtype", "aten::view_copy.dtype")
 """Reinterpret the bits of a tensor: no meaning in another precision."""
 _VIEWS = ("aten::view.",)
-"""Fail unless the memory layout is the one that the program was exported with. fp64 kernels, and those of another device,
-choose their own; `reshape` is the same function and looks at the layout first."""
+"""Fail unless the memory layout is the one that the program was exported with. Kernels for fp64 and those of another
+device choose their own; `reshape` is the same function and looks at the layout first."""
 
 
 def working_dtype(program: TorchProgram) -> torch.dtype | None:
