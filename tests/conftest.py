@@ -1,17 +1,32 @@
-"""The `gpu` lane: without a CUDA device its tests are deselected and counted; with `--require-gpu` none may skip.
+"""What all tests share: the `gpu` lane, and one run spread over several processes.
 
-A skipped test looks green. On the machine that exists to run these tests, a skip means that they did not run.
+Without a CUDA device the tests of the `gpu` lane are deselected and counted; with `--require-gpu` none may skip. A
+skipped test looks green. On the machine that exists to run these tests, a skip means that they did not run.
+
+`./dev test` runs under pytest-xdist, in which every process is a `worker` that collects and deselects for itself.
+Plain `pytest`, without that plugin, runs the same tests in one.
 """
 
+import os
 import shutil
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 _DESELECTED = pytest.StashKey[int]()
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+"""0: this is no worker of xdist's."""
+
+if _WORKERS:
+    # Before torch is there to read it: more threads than cores only get in each other's way.
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, str(max(1, len(os.sched_getaffinity(0)) // _WORKERS)))
 
 
 # No timing in tests: a loaded machine is no reason to fail.
@@ -39,13 +54,30 @@ def has_gpu() -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--require-gpu") or has_gpu():
-        return
-    deselected = [item for item in items if item.get_closest_marker("gpu")]
+    may_run = config.getoption("--require-gpu") or has_gpu()
+    deselected = [] if may_run else [item for item in items if item.get_closest_marker("gpu")]
     if deselected:
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
         config.hook.pytest_deselected(items=deselected)
     config.stash[_DESELECTED] = len(deselected)
+    if _WORKERS:
+        config.workeroutput["gpu"] = len(deselected)
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Let a worker tell what it left out, which xdist does not."""
+    if _WORKERS and items:
+        items[0].config.workeroutput.setdefault("deselected", []).extend(item.nodeid for item in items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Count what the workers left out. All collect the same, so the first that ends is enough."""
+    config, output = node.config, getattr(node, "workeroutput", {})
+    if _DESELECTED not in config.stash and "gpu" in output:
+        config.stash[_DESELECTED] = output["gpu"]
+        left_out = [SimpleNamespace(nodeid=nodeid) for nodeid in output.get("deselected", [])]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -79,3 +111,30 @@ def pytest_make_collect_report(
 def _fail(report: pytest.TestReport | pytest.CollectReport, why: str) -> None:
     report.outcome = "failed"
     report.longrepr = why
+
+
+# --- Made once ----------------------------------------------------------------------------------------------------
+
+Share = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def share(tmp_path_factory: pytest.TempPathFactory) -> Share:
+    """Make a file or folder once in a run, in whichever process needs it first; nobody may change it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if _WORKERS else base) / "shared"
+    folder.mkdir(exist_ok=True)
+
+    def once(name: str, make: Callable[[Path], object]) -> Path:
+        """Return the path of what `make` makes at the path that it is given."""
+        path = folder / name
+        with FileLock(folder / f"{name}.lock"):
+            if not path.exists():
+                draft = folder / f"{name}.draft" / path.name
+                shutil.rmtree(draft.parent, ignore_errors=True)
+                draft.parent.mkdir()
+                make(draft)
+                draft.rename(path)
+        return path
+
+    return once

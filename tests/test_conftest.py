@@ -19,6 +19,20 @@ SUITE = {
     ),
 }
 
+SHARED = """
+from pathlib import Path
+import pytest
+
+def make(path):
+    with Path("made").open("a") as made:
+        made.write("once\\n")
+    path.write_text("shared")
+
+@pytest.mark.parametrize("number", range(8))
+def test_it(share, number):
+    assert share("thing", make).read_text() == "shared"
+"""
+
 
 @pytest.fixture
 def suite(tmp_path):
@@ -45,11 +59,32 @@ def run_pytest(suite, *arguments):
     return done.returncode, done.stdout
 
 
-def test_without_a_device_gpu_tests_are_deselected_and_counted(suite):
-    status, said = run_pytest(suite)
+SPREADS = [("-p", "no:xdist"), ("-n", "0"), ("-n", "2", "--dist", "worksteal")]
+
+
+@pytest.mark.parametrize("spread", SPREADS, ids=" ".join)
+def test_without_a_device_gpu_tests_are_deselected_and_counted(suite, spread):
+    status, said = run_pytest(suite, *spread)
     assert status == 0, said
     assert "2 gpu tests deselected: no CUDA device" in said
     assert "1 passed, 1 skipped, 2 deselected" in said
+
+
+@pytest.mark.parametrize("spread", SPREADS, ids=" ".join)
+def test_what_an_expression_leaves_out_is_counted_and_a_skip_gives_its_reason(suite, spread):
+    (suite / "test_other.py").write_text("import pytest\n\ndef test_it():\n    pytest.skip('it rains')\n")
+    status, said = run_pytest(suite, *spread, "-ra", "-k", "not plain")
+    assert status == 0, said
+    assert "it rains" in said
+    assert "2 skipped, 3 deselected" in said
+
+
+@pytest.mark.parametrize("spread", SPREADS, ids=" ".join)
+def test_what_tests_share_is_made_once_in_a_run(suite, spread):
+    (suite / "test_shared.py").write_text(SHARED)
+    status, said = run_pytest(suite, *spread, "test_shared.py")
+    assert status == 0, said
+    assert (suite / "made").read_text() == "once\n"
 
 
 def test_a_run_of_gpu_tests_alone_is_not_green_without_a_device(suite):

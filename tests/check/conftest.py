@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.conftest import Share
 from tests.fakes import FakeRegistry
 from validator.check import CheckRequest, CheckResult, check
 from validator.golden.writer import Sample, write_golden
@@ -80,32 +81,30 @@ def example() -> tuple[torch.Tensor, ...]:
 
 
 @pytest.fixture(scope="session")
-def program(net: nn.Module, example: tuple[torch.Tensor, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(net: nn.Module, example: tuple[torch.Tensor, ...], share: Share) -> Path:
     """The healthy program."""
-    return save_program(net, example, tmp_path_factory.mktemp("subject") / "model")
+    return share("subject", lambda path: save_program(net, example, path / "model")) / "model"
 
 
 @pytest.fixture(scope="session")
-def onnx(net: nn.Module, example: tuple[torch.Tensor, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def onnx(net: nn.Module, example: tuple[torch.Tensor, ...], share: Share) -> Path:
     """The healthy ONNX file."""
-    return save_onnx(net, example, tmp_path_factory.mktemp("onnx") / "model.onnx")
+    return share("onnx", lambda path: save_onnx(net, example, path / "model.onnx")) / "model.onnx"
 
 
 @pytest.fixture(scope="session")
-def stale_onnx(example: tuple[torch.Tensor, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stale_onnx(example: tuple[torch.Tensor, ...], share: Share) -> Path:
     """An ONNX file of the same network with one row of the last layer one percent larger."""
     model = Net().eval()
     with torch.no_grad():
         model.head.weight[7] *= 1.01
-    return save_onnx(model, example, tmp_path_factory.mktemp("stale") / "model.onnx")
+    return share("stale", lambda path: save_onnx(model, example, path / "model.onnx")) / "model.onnx"
 
 
 @pytest.fixture(scope="session")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def golden(share: Share) -> Path:
     """Twelve images: three batches of four."""
-    return make_golden(
-        tmp_path_factory.mktemp("golden") / "golden", np.random.default_rng(5).normal(size=(12, 3, 12, 12))
-    )
+    return share("golden", lambda path: make_golden(path, np.random.default_rng(5).normal(size=(12, 3, 12, 12))))
 
 
 def make_golden(folder: Path, values: np.ndarray, dtype: str = "float32") -> Path:

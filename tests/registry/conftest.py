@@ -16,6 +16,7 @@ from typing import Protocol
 
 import pytest
 
+from tests.conftest import Share
 from tests.fakes import FakeRegistry
 from validator.registry.interface import Registry
 from validator.registry.mlflow_registry import MlflowRegistry, open_registry
@@ -180,13 +181,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def blank_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def blank_database(share: Share) -> Path:
     """An empty store: its migrations take seconds, so tests copy this one."""
-    folder = tmp_path_factory.mktemp("blank")
-    world = MlflowWorld(uri=f"sqlite:///{folder}/mlflow.db", folder=folder)
-    world.client.search_registered_models()
-    world.client.search_experiments()
-    return folder / "mlflow.db"
+
+    def migrate(folder: Path) -> None:
+        world = MlflowWorld(uri=f"sqlite:///{folder}/mlflow.db", folder=folder)
+        world.client.search_registered_models()
+        world.client.search_experiments()
+
+    return share("blank", migrate) / "mlflow.db"
 
 
 @pytest.fixture(autouse=True)
