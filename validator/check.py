@@ -23,9 +23,10 @@ from validator.policy import Policy
 from validator.registry.interface import Annotation, AnnotationReceipt, Registry, resolve_text
 from validator.report.annotation import annotation_metrics, description_block, run_name, version_tags
 from validator.report.build import RunInfo, build_document
+from validator.report.formats import RENDERED, Format, Material, write_reports
 from validator.report.model import VerdictDocument
 from validator.report.progress import Progress
-from validator.report.samples import samples_table
+from validator.report.samples import SAMPLES_NAME, samples_table
 from validator.report.write import write_document, write_text
 from validator.runs import Run, open_executor, retries, threads_of
 from validator.scratch import scratch_folder
@@ -33,7 +34,6 @@ from validator.subject import OnnxFile, OnnxOrigin, Subject
 from validator.worker.warm import WarmSpec
 
 VERDICT_NAME = "verdict.json"
-SAMPLES_NAME = "samples.csv"
 ONNX_FOLDER = "onnx"
 EXPORTED_NAMES = ("model.onnx", "model.onnx.data")
 """Files that an export by the gate consists of; the second one only for models too large for one."""
@@ -45,7 +45,9 @@ class CheckRequest:
 
     uri: str
     output: Path
-    """Folder for verdict.json and the exported ONNX file."""
+    """Folder for verdict.json, the exported ONNX file and reports."""
+    formats: tuple[Format, ...] = ()
+    """In which the report is written there, beside verdict.json."""
     policy: str = "default"
     """Path of a TOML file, or the name of a built-in policy."""
     golden: str | None = None
@@ -131,8 +133,10 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
             evidence=evidence,
             decision=decision,
         )
-        path = write_evidence(document, samples_table(evidence, inputs.golden), onnx, request.output)
+        path = write_evidence(document, samples_table(policy, evidence, inputs.golden), onnx, request.output)
         progress.stage("write", str(path))
+        # After the verdict, which stands whatever becomes of them; before it is signed or shown: they were asked for.
+        write_reports(request.formats, Material(document=document, folder=request.output), request.output)
         result = CheckResult(document=document, verdict=decision.verdict, path=path)
         if signer is not None and decision.verdict is Verdict.PASS:
             result = replace(result, clearance=write_clearance(document, signer, request))
@@ -164,7 +168,8 @@ def discard_old_verdict(output: Path) -> None:
         ReportFailed: it cannot be removed.
     """
     try:
-        for name in (CLEARANCE_NAME, VERDICT_NAME, SAMPLES_NAME, *(f"{ONNX_FOLDER}/{name}" for name in EXPORTED_NAMES)):
+        exported = (f"{ONNX_FOLDER}/{name}" for name in EXPORTED_NAMES)
+        for name in (CLEARANCE_NAME, VERDICT_NAME, SAMPLES_NAME, *RENDERED, *exported):
             (output / name).unlink(missing_ok=True)
     except OSError as error:
         raise ReportFailed(

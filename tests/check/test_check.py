@@ -16,6 +16,7 @@ from validator.errors import AnnotationFailed, DigestChanged, FormatRefused, Gol
 from validator.inputs import load_policy
 from validator.judge import Verdict
 from validator.manifest import measure_folder
+from validator.report.formats import Format
 from validator.report.model import read_document
 
 
@@ -27,8 +28,13 @@ def messages(result: object, status: str) -> str:
 def test_a_healthy_model_passes_with_an_export_of_the_gates_own_that_is_kept(
     run: Checker, program: Path, registry: FakeRegistry, tmp_path: Path
 ) -> None:
-    result = run(program)
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "comment.md").write_text("of an earlier check")
+    result = run(program, formats=(Format.JUNIT, Format.PARQUET))
     assert result.verdict is Verdict.PASS, result.document.headline
+    assert (tmp_path / "report" / "junit.xml").read_text().count("<testcase ") == len(result.document.findings)
+    assert (tmp_path / "report" / "samples.parquet").stat().st_size > 0
+    assert not (tmp_path / "report" / "comment.md").exists()
     kept = tmp_path / "report" / "onnx"
     assert result.document.onnx is not None
     assert measure_folder(kept).digest == result.document.onnx.digest

@@ -13,6 +13,7 @@ from validator.check import CheckRequest, CheckResult
 from validator.cli.check import check
 from validator.cli.options import hide_credentials
 from validator.errors import AnnotationFailed, UriError
+from validator.report.formats import Format
 from validator.report.model import VerdictDocument, read_document
 
 DOCUMENTS = {"pass": passing(), "fail": failing(), "inconclusive": inconclusive_crash(), "refused": refused()}
@@ -84,6 +85,18 @@ def test_options_reach_the_use_case(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert request.backends == ("cudnn-off", "eager-cuda")
     assert request.output == tmp_path
     assert not request.annotate
+
+
+def test_formats_reach_the_use_case_and_a_misspelt_one_is_found_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_case = FakeUseCase(passing())
+    invoke(monkeypatch, use_case, "--format", "junit, md")
+    assert [r.formats for r in use_case.requests] == [(Format.JUNIT, Format.MD)]
+    assert invoke(monkeypatch, use_case, "--format", "junit,mdd") == 2
+    assert "no format mdd: did you mean md?" in capsys.readouterr().err
+    assert invoke(monkeypatch, use_case, "--format", ",") == 2
+    assert len(use_case.requests) == 1
 
 
 def test_the_key_comes_from_the_option_or_its_variable_and_the_lifetime_is_a_week(

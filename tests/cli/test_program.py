@@ -125,6 +125,18 @@ def test_a_verdict_is_shown_again_and_exits_0_whatever_it_says(verdict: Path) ->
     assert "eager-cuda " in run("report", str(verdict), "--verbose").stdout
 
 
+def test_a_verdict_is_written_in_other_formats_beside_it_or_elsewhere(verdict: Path, tmp_path: Path) -> None:
+    done = run("report", str(verdict), "--format", "junit,github", "--output", str(tmp_path / "ci"))
+    assert done.returncode == 0, done.stderr
+    names = ["junit.xml", "github-summary.md", "github-annotations.txt", "github-outputs.txt"]
+    assert done.stdout.splitlines() == [str(tmp_path / "ci" / name) for name in names]
+    assert run("report", str(verdict.parent), "--format", "md").stdout == f"{verdict.parent / 'comment.md'}\n"
+    assert (verdict.parent / "comment.md").read_text(encoding="utf-8").startswith("<!-- validator:comment:alexnet -->")
+    missing = run("report", str(verdict), "--format", "parquet")
+    assert missing.returncode == 2
+    assert "samples.csv cannot be read" in missing.stderr
+
+
 @pytest.mark.parametrize(
     ("option", "variables", "is_colored"),
     [

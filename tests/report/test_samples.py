@@ -8,7 +8,10 @@ import pytest
 
 from tests.builders import CLASSES, SAMPLES, Situation, evidence_of, golden_dataset
 from validator.golden.format import Stratum
+from validator.policy import Policy
 from validator.report.samples import COLUMNS, samples_table
+
+POLICY = Policy(required=("eager-cpu", "onnxruntime-cpu"), batch_size=16)
 
 
 def read(text: str) -> list[dict[str, str]]:
@@ -16,7 +19,7 @@ def read(text: str) -> list[dict[str, str]]:
 
 
 def test_every_sample_of_every_output_of_every_candidate_has_a_line() -> None:
-    table = read(samples_table(evidence_of(Situation()), golden_dataset()))
+    table = read(samples_table(POLICY, evidence_of(Situation()), golden_dataset()))
     assert tuple(table[0]) == COLUMNS
     assert len(table) == 2 * 2 * SAMPLES
     assert {line["backend"] for line in table} == {"eager-cpu", "onnxruntime-cpu"}
@@ -30,7 +33,7 @@ def test_numbers_are_those_of_the_comparison_in_full() -> None:
     rows = main.outputs["logits"].rows
     lines = [
         line
-        for line in read(samples_table(gathered, golden_dataset()))
+        for line in read(samples_table(POLICY, gathered, golden_dataset()))
         if (line["backend"], line["output"]) == ("onnxruntime-cpu", "logits")
     ]
     assert [float(line["max_abs_error"]) for line in lines] == rows["max_abs_error"].tolist()
@@ -39,14 +42,14 @@ def test_numbers_are_those_of_the_comparison_in_full() -> None:
 
 
 def test_the_baseline_has_no_floor_but_its_own_and_shows_no_ratio() -> None:
-    table = read(samples_table(evidence_of(Situation()), golden_dataset()))
+    table = read(samples_table(POLICY, evidence_of(Situation()), golden_dataset()))
     assert {line["error_ratio_own_sample"] for line in table if line["backend"] == "eager-cpu"} == {""}
 
 
 def test_labels_and_strata_stand_beside_what_they_are_about() -> None:
     strata = (Stratum.SCALES, *[Stratum.REPRESENTATIVE] * (SAMPLES - 1))
     gathered = replace(evidence_of(Situation()), strata=strata, labels=tuple(range(SAMPLES)))
-    table = read(samples_table(gathered, golden_dataset()))
+    table = read(samples_table(POLICY, gathered, golden_dataset()))
     assert [(line["stratum"], line["label"]) for line in table[:2]] == [("scales", "0"), ("representative", "1")]
 
 
@@ -57,5 +60,5 @@ def test_names_are_no_formulas_and_no_control_characters() -> None:
     nasty = "=HYPERLINK(1)\x1b[2J,\n"
     outputs = {nasty: replace(backend.main.outputs["logits"], name=nasty)}
     renamed = replace(backend, main=replace(backend.main, outputs=outputs))
-    table = read(samples_table(replace(gathered, backends=(renamed,)), golden_dataset()))
+    table = read(samples_table(POLICY, replace(gathered, backends=(renamed,)), golden_dataset()))
     assert {line["output"] for line in table} == {"'=HYPERLINK(1)\\x1b[2J,\\n"}

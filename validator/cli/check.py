@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from validator.cli.options import Asked, debug_option, open_gate, quiet_option, recorded_command, run_options
+from validator.cli.options import (
+    Asked,
+    FormatList,
+    debug_option,
+    open_gate,
+    quiet_option,
+    recorded_command,
+    run_options,
+)
 from validator.cli.style import ColorChoice, text_width, use_color
 from validator.errors import ExitCode
 
@@ -22,6 +30,10 @@ DEFAULT_OUTPUT = "validator-report"
 @click.option(
     "--output", type=click.Path(path_type=Path), default=DEFAULT_OUTPUT, show_default=True, metavar="FOLDER",
     help="Where verdict.json goes, and an ONNX file that this check exports.",
+)  # fmt: skip
+@click.option(
+    "--format", "formats", type=FormatList(), metavar="LIST", help="Write the report there in these formats, too: "
+    "terminal, md, junit, sarif, github, gitlab, parquet; several with commas.",
 )  # fmt: skip
 @click.option(
     "--sign-key", type=click.Path(path_type=Path), envvar="VALIDATOR_SIGN_KEY", metavar="FILE",
@@ -41,6 +53,7 @@ def check(
     *,
     tracking_uri: str | None,
     output: Path,
+    formats: tuple[str, ...] | None,
     sign_key: Path | None,
     expires_in: str,
     no_annotate: bool,
@@ -64,10 +77,12 @@ def check(
     from validator.check import CheckRequest
     from validator.check import check as check_model
     from validator.clearance import parse_lifetime
+    from validator.report.formats import Format
 
     request = CheckRequest(
         **asked,
         output=output,
+        formats=tuple(map(Format, formats or ())),
         annotate=not no_annotate,
         command=recorded_command(),
         sign_key=sign_key,

@@ -1,5 +1,6 @@
 """Options that several commands share, and what every command that runs a model begins with."""
 
+import difflib
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,26 @@ tracking_uri_option = click.option(
 )
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print the last line only.")
 debug_option = click.option("--debug", is_flag=True, help="Print tracebacks.")
+
+
+class FormatList(click.ParamType[tuple[str, ...]]):
+    """Some formats of reports: `junit,md`."""
+
+    name = "format list"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Split the list; the names are checked here, so that nothing runs for hours before a misspelt one is found."""
+        from validator.report.formats import Format
+
+        words = [word.strip() for word in str(value).split(",") if word.strip()]
+        for word in words:
+            if word not in list(Format):
+                near = difflib.get_close_matches(word, Format, n=1, cutoff=0.5)
+                guess = f"did you mean {near[0]}?" if near else f"there are {', '.join(Format)}"
+                self.fail(f"no format {word}: {guess}", param, ctx)
+        if not words:
+            self.fail("it names no format", param, ctx)
+        return tuple(words)
 
 
 class Asked(TypedDict):

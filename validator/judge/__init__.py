@@ -1,6 +1,6 @@
 """From evidence to a verdict. Pure: no I/O, no clock, no library that measures."""
 
-from validator.judge.decisions import Decisions, Flips, measure_decisions
+from validator.judge.decisions import Decisions, Flips, margin_limits, measure_decisions
 from validator.judge.findings import (
     EXACT_KINDS,
     BackendEvidence,
@@ -46,6 +46,7 @@ __all__ = [
     "judge_ratios",
     "judge_values",
     "limits_of",
+    "margin_limits",
     "measure_decisions",
     "noise_floors",
     "precision_of",

@@ -74,8 +74,7 @@ def measure_decisions(policy: Policy, evidence: Evidence, row: Backend, output: 
     strata = [_stratum(evidence, int(sample)) for sample in rows["sample"]]
     is_asked = [not stratum.is_stress for stratum in strata]
     asked = rows[is_asked]
-    limits = limits_of(policy, evidence, row, output.name)
-    allowed = 2 * limits.error_ratio_element * floors_of(evidence, row, output, "element_max")
+    allowed = margin_limits(policy, evidence, row, output)
     representative = rows[[stratum is Stratum.REPRESENTATIVE for stratum in strata]]
     return Decisions(
         output=output.name,
@@ -87,6 +86,15 @@ def measure_decisions(policy: Policy, evidence: Evidence, row: Backend, output: 
         representative_flips=int(representative["top1_flip"].sum()),
         accuracy=_measure_accuracy(evidence, representative) if output.name == labelled_output(evidence) else None,
     )
+
+
+def margin_limits(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Floats:
+    """Return for each sample the largest margin at which a flip is explained, shape (samples,), in the output's unit.
+
+    It is 2B: limit of the worst element times the noise floor of the sample's part, for either score.
+    """
+    limits = limits_of(policy, evidence, row, output.name)
+    return 2 * limits.error_ratio_element * floors_of(evidence, row, output, "element_max")
 
 
 def _stratum(evidence: Evidence, sample: int) -> Stratum:

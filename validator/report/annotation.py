@@ -8,10 +8,11 @@ import math
 import re
 from collections.abc import Iterator
 
-from validator.judge import Check, Reference, Status, Verdict
+from validator.judge import Check, Reference, Status
 from validator.report.groups import Group, describe_group, group_findings, repeat_command
 from validator.report.headline import describe_measured, largest_ratio
 from validator.report.markdown import code, escape, link
+from validator.report.marks import STATUS_MARKS, VERDICT_MARKS
 from validator.report.model import FindingRecord, OutputRecord, VerdictDocument
 from validator.report.numbers import format_measured
 from validator.report.text import clean, enumerate_names, short_digest
@@ -21,15 +22,6 @@ BLOCK_LIMIT = 1_500
 TAG_LIMIT = 900
 KEY_LIMIT = 200
 """MLflow takes 250."""
-
-_SIGNS = {Verdict.PASS: "✓", Verdict.FAIL: "✗", Verdict.INCONCLUSIVE: "?", Verdict.REFUSED: "⊘"}
-_STATUS_SIGNS = {
-    Status.WITHIN: "✓",
-    Status.WAIVED: "~",
-    Status.EXCEEDED: "✗",
-    Status.NOT_MEASURED: "?",
-    Status.REFUSED: "⊘",
-}
 
 
 def run_name(document: VerdictDocument) -> str:
@@ -127,7 +119,7 @@ def description_block(document: VerdictDocument, *, report_uri: str) -> str:
     is room for.
     """
     first, last = _block_heading(document), _block_link(document, report_uri)
-    bullets = list(_bullets(document))
+    bullets = list(list_bullets(document))
     for kept in range(len(bullets), -1, -1):
         rest = len(bullets) - kept
         more = [f"- and {rest} more"] if rest else []
@@ -139,7 +131,7 @@ def description_block(document: VerdictDocument, *, report_uri: str) -> str:
 
 def _block_heading(document: VerdictDocument) -> str:
     date = f"{document.created_utc[:10]} {document.created_utc[11:16]} UTC"
-    verdict = f"**{_SIGNS[document.verdict]} {document.verdict.value}**"
+    verdict = f"**{VERDICT_MARKS[document.verdict]} {document.verdict.value}**"
     digest = code(short_digest(document.subject.digest))
     return f"{verdict} · {date} · validator {escape(document.tool.version)} · subject {digest}"
 
@@ -148,14 +140,15 @@ def _block_link(document: VerdictDocument, report_uri: str) -> str:
     return f"{link('report', report_uri)} · a label, not a permit: {code(repeat_command(document, ()), limit=500)}"
 
 
-def _bullets(document: VerdictDocument) -> Iterator[str]:
+def list_bullets(document: VerdictDocument) -> Iterator[str]:
+    """Yield a Markdown bullet for every group of findings, for what is waived and for what is within."""
     if document.reference.kind is Reference.PERTURBATION:
         why = escape(clean(document.reference.reason or "", limit=TAG_LIMIT))
-        yield f"- {_STATUS_SIGNS[Status.WAIVED]} not measured against fp64 but over the perturbation floor: {why}"
+        yield f"- {STATUS_MARKS[Status.WAIVED]} not measured against fp64 but over the perturbation floor: {why}"
     for group in group_findings(document):
-        yield f"- {_STATUS_SIGNS[group.status]} {group.status.value}: {_bullet_text(group)}"
+        yield f"- {STATUS_MARKS[group.status]} {group.status.value}: {_bullet_text(group)}"
     for text in dict.fromkeys(_waived_text(f) for f in document.findings if f.status is Status.WAIVED):
-        yield f"- {_STATUS_SIGNS[Status.WAIVED]} waived: {text}"
+        yield f"- {STATUS_MARKS[Status.WAIVED]} waived: {text}"
     if (closest := largest_ratio(document, Status.WITHIN)) is not None:
         within = dict.fromkeys(
             f.backend
@@ -165,7 +158,7 @@ def _bullets(document: VerdictDocument) -> Iterator[str]:
         out = {f.backend for f in document.findings if f.status is not Status.WITHIN}
         if names := [name for name in within if name not in out]:
             closest_text = escape(describe_measured(closest))
-            yield f"- {_STATUS_SIGNS[Status.WITHIN]} within: {escape(enumerate_names(names))}, closest {closest_text}"
+            yield f"- {STATUS_MARKS[Status.WITHIN]} within: {escape(enumerate_names(names))}, closest {closest_text}"
 
 
 def _waived_text(finding: FindingRecord) -> str:

@@ -266,11 +266,11 @@ def _output(
     policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison, golden: GoldenDataset
 ) -> m.OutputRecord:
     summary = output.summary
-    is_budgeted = _is_budgeted(evidence, row, output)
+    budgeted = is_budgeted(evidence, row, output)
     is_candidate = row.name not in (REFERENCE, BASELINE)
-    ratios = _ratios(evidence, row, output) if is_budgeted else None
+    ratios = _ratios(evidence, row, output) if budgeted else None
     # The floors of the ratio `worst_sample`, so that the worst samples show that very ratio.
-    floors = floors_of(evidence, row, output, "sample_max") if is_budgeted else None
+    floors = floors_of(evidence, row, output, "sample_max") if budgeted else None
     return m.OutputRecord(
         name=output.name,
         kind=output.kind,
@@ -283,7 +283,7 @@ def _output(
         element_max=summary.element_max,
         element_max_reference=summary.element_max_reference,
         ratios=ratios,
-        limits=_limits(limits_of(policy, evidence, row, output.name)) if is_budgeted else None,
+        limits=_limits(limits_of(policy, evidence, row, output.name)) if budgeted else None,
         quantiles=m.QuantilesRecord(
             p50=histogram_quantile(output.histogram, 0.5),
             p99=histogram_quantile(output.histogram, 0.99),
@@ -299,7 +299,7 @@ def _output(
     )
 
 
-def _is_budgeted(evidence: Evidence, row: Backend, output: OutputComparison) -> bool:
+def is_budgeted(evidence: Evidence, row: Backend, output: OutputComparison) -> bool:
     """Whether `judge` holds this output against error ratios."""
     is_candidate = row.name not in (REFERENCE, BASELINE)
     return is_candidate and output.kind not in EXACT_KINDS and noise_floors(evidence, row, output.name) is not None

@@ -2,69 +2,137 @@
 
 import csv
 import io
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
 
 from validator.backends.catalog import REFERENCE, Backend
 from validator.compare import OutputComparison
 from validator.golden.dataset import GoldenDataset
-from validator.judge import Evidence, roundoff_of
-from validator.metrics import Rows, own_sample_ratios
+from validator.judge import Evidence, floors_of, margin_limits, roundoff_of
+from validator.metrics import Counts, Floats, Rows, own_sample_ratios
+from validator.policy import Policy
+from validator.report.build import is_budgeted
 from validator.report.text import clean
 
-COLUMNS = (
-    "backend", "output", "sample", "sample_id", "stratum", "label", "elements", "rms_error", "rms_reference",
-    "error_ratio_own_sample", "max_abs_error", "worst_index", "worst_reference", "worst_candidate",
-    "nonfinite_mismatches", "unequal", "top1_reference", "top1_candidate", "margin",
-)  # fmt: skip
+SAMPLES_NAME = "samples.csv"
+
+
+class ColumnType(StrEnum):
+    """What a column holds; numbers and counts may be empty, where they are not known."""
+
+    NAME = "name"
+    COUNT = "count"
+    NUMBER = "number"
+
+
+COLUMN_TYPES: Mapping[str, ColumnType] = MappingProxyType(
+    {
+        "backend": ColumnType.NAME,
+        "output": ColumnType.NAME,
+        "sample": ColumnType.COUNT,
+        "sample_id": ColumnType.NAME,
+        "stratum": ColumnType.NAME,
+        "label": ColumnType.COUNT,
+        "elements": ColumnType.COUNT,
+        "rms_error": ColumnType.NUMBER,
+        "rms_reference": ColumnType.NUMBER,
+        "error_ratio": ColumnType.NUMBER,
+        "error_ratio_own_sample": ColumnType.NUMBER,
+        "max_abs_error": ColumnType.NUMBER,
+        "worst_index": ColumnType.COUNT,
+        "worst_reference": ColumnType.NUMBER,
+        "worst_candidate": ColumnType.NUMBER,
+        "nonfinite_mismatches": ColumnType.COUNT,
+        "unequal": ColumnType.COUNT,
+        "top1_reference": ColumnType.COUNT,
+        "top1_candidate": ColumnType.COUNT,
+        "margin": ColumnType.NUMBER,
+        "margin_limit": ColumnType.NUMBER,
+    }
+)
+COLUMNS = tuple(COLUMN_TYPES)
 
 _FORMULA = ("=", "+", "-", "@")
 
 
-def samples_table(evidence: Evidence, golden: GoldenDataset) -> str:
+def samples_table(policy: Policy, evidence: Evidence, golden: GoldenDataset) -> str:
     """Write the per-sample table as CSV: numbers in full, what is not known is empty.
 
-    `error_ratio_own_sample` is the sample's RMS error over its own noise floor, empty where none is known.
+    `error_ratio` is the sample's RMS error over the noise floor of the worst sample, which `error ratio, worst sample`
+    is judged by; `error_ratio_own_sample` is the same over the sample's own floor. `margin` is the reference's best
+    score minus its second best, `margin_limit` the largest margin at which the budget explains a flip.
     """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
+    ids = [_cell(golden.sample_id(sample)) for sample in range(evidence.samples)]
     for backend in evidence.backends:
         if backend.row.name == REFERENCE or backend.main is None:
             continue
         for output in backend.main.outputs.values():
-            table.writerows(_lines(evidence, golden, backend.row, output))
+            table.writerows(_lines(policy, evidence, backend.row, output, ids))
     return text.getvalue()
 
 
 def _lines(
-    evidence: Evidence, golden: GoldenDataset, row: Backend, output: OutputComparison
+    policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison, ids: Sequence[str]
 ) -> Iterator[tuple[object, ...]]:
-    ratios = _own_ratios(evidence, row, output)
-    for at in output.rows:
-        sample, compared = int(at["sample"]), int(at["compared"])
-        yield (
-            _cell(row.name),
-            _cell(output.name),
-            sample,
-            _cell(golden.sample_id(sample)),
-            evidence.strata[sample].value if evidence.strata else "",
-            evidence.labels[sample] if evidence.labels is not None else "",
-            int(at["elements"]),
-            repr(float(at["sum_sq_error"] / compared) ** 0.5) if compared else "",
-            repr(float(at["sum_sq_reference"] / compared) ** 0.5) if compared else "",
-            repr(ratios[sample]) if sample in ratios else "",
-            repr(float(at["max_abs_error"])),
-            int(at["worst_index"]),
-            repr(float(at["worst_reference"])),
-            repr(float(at["worst_candidate"])),
-            int(at["nonfinite_mismatches"]),
-            int(at["unequal"]),
-            *(("", "", "") if at["top1_flip"] < 0 else _decision(at)),
-        )
+    """Yield the lines of one output, column by column put together: row by row would take ten times as long."""
+    rows = output.rows
+    samples: list[int] = rows["sample"].tolist()
+    compared = rows["compared"] > 0
+    rms = _rms(rows, "sum_sq_error")
+    is_candidate = is_budgeted(evidence, row, output)
+    floors = floors_of(evidence, row, output, "sample_max") if is_candidate else None
+    own = _own_ratios(evidence, row, output)
+    scored = rows["top1_flip"] >= 0
+    has_limit = is_candidate and bool(scored.all())
+    return zip(
+        itertools.repeat(_cell(row.name), len(rows)),
+        itertools.repeat(_cell(output.name)),
+        samples,
+        (ids[sample] for sample in samples),
+        (evidence.strata[sample].value if evidence.strata else "" for sample in samples),
+        (evidence.labels[sample] if evidence.labels is not None else "" for sample in samples),
+        rows["elements"].tolist(),
+        _known(rms, compared),
+        _known(_rms(rows, "sum_sq_reference"), compared),
+        _known(_over(rms, floors), compared) if floors is not None else itertools.repeat(""),
+        (own.get(sample, "") for sample in samples),
+        rows["max_abs_error"].tolist(),
+        rows["worst_index"].tolist(),
+        rows["worst_reference"].tolist(),
+        rows["worst_candidate"].tolist(),
+        rows["nonfinite_mismatches"].tolist(),
+        rows["unequal"].tolist(),
+        _known(rows["reference_top1"], scored),
+        _known(rows["candidate_top1"], scored),
+        _known(rows["margin"], scored),
+        _known(margin_limits(policy, evidence, row, output), scored) if has_limit else itertools.repeat(""),
+        strict=False,
+    )
 
 
-def _decision(at: Rows) -> tuple[int, int, str]:
-    return int(at["reference_top1"]), int(at["candidate_top1"]), repr(float(at["margin"]))
+def _rms(rows: Rows, field: str) -> Floats:
+    compared = rows["compared"]
+    mean: Floats = np.divide(rows[field], compared, out=np.zeros(len(rows)), where=compared > 0)
+    return np.sqrt(mean)
+
+
+def _over(rms: Floats, floors: Floats) -> Floats:
+    """Divide by the floor as every ratio is: nothing over nothing is 0, something over nothing is infinite."""
+    ratios: Floats = np.divide(rms, floors, out=np.where(rms > 0, np.inf, 0.0), where=~(floors <= 0))
+    return ratios
+
+
+def _known(values: Floats | Counts, where: npt.NDArray[np.bool_]) -> list[object]:
+    """Return the values as cells, those that are not known empty. The CSV writer gives floats their shortest form."""
+    return [value if known else "" for value, known in zip(values.tolist(), where.tolist(), strict=True)]
 
 
 def _own_ratios(evidence: Evidence, row: Backend, output: OutputComparison) -> dict[int, float]:

@@ -37,7 +37,7 @@ def backend_table(document: VerdictDocument, *, width: int, outputs_max: int) ->
         width: characters of a line.
         outputs_max: rows per backend; of more outputs only the one that uses most of its limit is shown.
     """
-    rows = [HEADINGS, *_rows(document, outputs_max)]
+    rows = [HEADINGS, *backend_rows(document, outputs_max)]
     columns = [c for c in range(len(HEADINGS)) if c != OUTPUT or len({row[OUTPUT] for row in rows[1:]} - {NONE}) > 1]
     lines = _lay_out(rows, columns)
     for group in FIRST_TO_GO:
@@ -58,7 +58,13 @@ def _pad(text: str, width: int, *, left: bool) -> str:
     return text + blanks if left else blanks + text
 
 
-def _rows(document: VerdictDocument, outputs_max: int) -> Iterator[Row]:
+def backend_rows(document: VerdictDocument, outputs_max: int) -> Iterator[Row]:
+    """Yield the cells of the table, cleaned: a row for every backend and output, the reference left out.
+
+    Args:
+        document: what to show.
+        outputs_max: rows per backend; of more outputs only the one that uses most of its limit is shown.
+    """
     for backend in document.backends:
         if backend.name == REFERENCE:
             continue

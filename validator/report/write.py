@@ -19,6 +19,11 @@ def write_document(document: VerdictDocument, path: Path) -> Path:
 
 
 def write_text(text: str, path: Path) -> Path:
+    """Write UTF-8. See `write_bytes`."""
+    return write_bytes(text.encode(), path)
+
+
+def write_bytes(content: bytes, path: Path) -> Path:
     """Write a file beside its place, force it to disk and rename it. Missing folders are made.
 
     Raises:
@@ -30,8 +35,8 @@ def write_text(text: str, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(None, "it is a folder")
-        with draft.open("x", encoding="utf-8") as stream:
-            stream.write(text)
+        with draft.open("xb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         draft.replace(path)
