@@ -174,6 +174,6 @@ def _bullet_text(group: Group) -> str:
     worst = group.worst
     if group.is_measured and worst.measured is not None and worst.limit is not None:
         output = f" output {code(group.output)}," if group.output is not None else ""
-        number = format_measured(worst.measured, worst.limit)
+        number = escape(format_measured(worst.measured, worst.limit))
         return f"{names},{output} {escape(worst.metric or worst.check)} **{number}**"
     return f"{escape(group.check)}: {escape(describe_group(group))}"

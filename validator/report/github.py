@@ -85,14 +85,14 @@ def _worst(document: VerdictDocument) -> str:
     found.sort(key=lambda entry: -(entry[0].error_ratio or 0.0))
     lines = ["| sample | backend | output | error ratio | limit | RMS error |", "|---|---|---|--:|--:|--:|"]
     for sample, backend, output in found[:WORST_SHOWN]:
-        ratio = format_ratio(sample.error_ratio or 0.0)
+        ratio = escape(format_ratio(sample.error_ratio or 0.0))
         names = [code(name).replace("|", "&#124;") for name in (sample.sample_id, backend, output.name)]
-        lines.append(f"| {' | '.join(names)} | {ratio} | {_limit(output)} | {format_quantity(sample.rms)} |")
+        lines.append(f"| {' | '.join(names)} | {ratio} | {_limit(output)} | {escape(format_quantity(sample.rms))} |")
     return _folded(f"The {min(len(found), WORST_SHOWN)} worst samples", "\n".join(lines))
 
 
 def _limit(output: OutputRecord) -> str:
-    return "-" if output.limits is None else format_ratio(output.limits.worst_sample)
+    return "-" if output.limits is None else escape(format_ratio(output.limits.worst_sample))
 
 
 def _environments(document: VerdictDocument) -> str:
