@@ -7,7 +7,8 @@
     |   |-- PolicyError               [policy]    a policy file that cannot be used
     |   |-- GoldenError               [golden]    a golden dataset that cannot be used
     |   |-- BackendError              [backend]   an unknown backend
-    |   `-- KeyFileError              [key]       a key file that cannot be used
+    |   |-- KeyFileError              [key]       a key file that cannot be used
+    |   `-- GuardConfigError          [guard]     a configuration of the guard that cannot be used
     |-- CouldNotRun           exit 3  the gate could not do its work
     |   |-- RegistryUnreachable       [registry]  the registry does not answer
     |   |-- ReportFailed              [report]    the evidence could not be written
@@ -15,7 +16,8 @@
     `-- IntegrityError        exit 4  bytes that are not what they should be, or not safe to open
         |-- FormatRefused             [format]
         |-- DigestChanged             [digest]
-        `-- ClearanceRefused          [clearance] a clearance that cannot be believed, or cannot be given
+        |-- ClearanceRefused          [clearance] a clearance that cannot be believed, or cannot be given
+        `-- GuardRefused              [guard]     the registry's guard does not allow it
 
 A bad *model* is no exception: it is data, and ends in a finding. Raised means that the gate itself stopped.
 """
@@ -91,6 +93,12 @@ class KeyFileError(UsageError):
     code = "key"
 
 
+class GuardConfigError(UsageError):
+    """A configuration of the registry's guard that cannot be used."""
+
+    code = "guard"
+
+
 class CouldNotRun(ValidatorError):
     """The gate could not do its work. Nothing is known about the model."""
 
@@ -137,3 +145,9 @@ class ClearanceRefused(IntegrityError):
     """A clearance that cannot be read or believed, or that cannot be given."""
 
     code = "clearance"
+
+
+class GuardRefused(IntegrityError):
+    """The guard in front of the registry does not allow it: without a valid clearance, nothing protected is changed."""
+
+    code = "guard"

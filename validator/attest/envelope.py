@@ -83,7 +83,7 @@ def verify_signature(envelope: Envelope, keys: tuple[PublicKey, ...]) -> bytes:
     payload = _decode(envelope.payload, what="the payload")
     key = find_key(keys, signature.keyid)
     if key is None:
-        raise ClearanceRefused(f"it names the key {signature.keyid[:15]}, which is none of those given with --key")
+        raise ClearanceRefused(f"it names the key {signature.keyid[:15]}, which is none of the keys that are accepted")
     if not key.has_signed(encode_for_signing(payload), _decode(signature.sig, what="the signature")):
         raise ClearanceRefused(f"the signature is not that of key {signature.keyid[:15]} over these bytes")
     return payload

@@ -161,18 +161,12 @@ def judge_binding(predicate: Predicate, found: Found, allowed: Allowed) -> Itera
     """Say whether a statement is about what is there."""
     model = predicate.model
     if found.identity is not None:
-        yield from _identity(predicate, found.identity)
+        yield from judge_identity(predicate, found.identity)
     yield _equal("bytes", model.digest, found.digest, of=f"{model.name} version {model.version}")
     yield _equal("weights", model.weights_digest, found.weights_digest, of="the files that decide the function")
     if predicate.onnx is not None:
         yield _equal("onnx", predicate.onnx.digest, found.onnx_digest, of="the ONNX file")
-    for name, digest, digests in (
-        ("policy", predicate.policy.digest, allowed.policies),
-        ("golden", predicate.golden.digest, allowed.goldens),
-    ):
-        if digests is not None:
-            message = f"{short(digest)} is {'' if digest in digests else 'not '}among the {len(digests)} accepted"
-            yield Claim(name=name, holds=digest in digests, message=message)
+    yield from judge_inputs(predicate, allowed)
     if found.alias is not None:
         yield _alias(predicate, found.alias)
 
@@ -188,7 +182,19 @@ def cleared_identity(predicate: Predicate) -> Identity:
     )
 
 
-def _identity(predicate: Predicate, identity: Identity) -> Iterator[Claim]:
+def judge_inputs(predicate: Predicate, allowed: Allowed) -> Iterator[Claim]:
+    """Say whether the check was by a policy and over a golden dataset that are accepted."""
+    for name, digest, digests in (
+        ("policy", predicate.policy.digest, allowed.policies),
+        ("golden", predicate.golden.digest, allowed.goldens),
+    ):
+        if digests is not None:
+            message = f"{short(digest)} is {'' if digest in digests else 'not '}among the {len(digests)} accepted"
+            yield Claim(name=name, holds=digest in digests, message=message)
+
+
+def judge_identity(predicate: Predicate, identity: Identity) -> Iterator[Claim]:
+    """Say whether a version is the one that was cleared, or one that only has its name."""
     cleared = cleared_identity(predicate)
     is_registry = identity.registry_uri == cleared.registry_uri
     yield Claim(

@@ -17,6 +17,16 @@ VERDICT_TAG = "validator.verdict"
 RUN_TAG = "validator.run_id"
 CHECK_TAG = "validator.check_id"
 DIGEST_TAG = "validator.content_digest"
+CLEARANCE_TAG = "validator.clearance"
+"""On a version: the signed clearance itself, for a guard in front of the registry."""
+EXPECT_TAG = "validator.expect."
+"""On a version, with an alias: which version holds that alias, as whoever is about to move it believes."""
+PREVIOUS_TAG = "validator.previous."
+"""On a registered model, with an alias: which version held it before."""
+GUARD_SAYS = "validator guard:"
+"""How every refusal of the guard begins: MLflow's own refusals have the same status."""
+NOBODY = "none"
+"""In such tags: no version holds the alias."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
