@@ -264,6 +264,7 @@ def annotate(
         metrics=annotation_metrics(document),
         artifacts=artifacts,
         dataset=(document.golden.name, document.golden.digest),
+        clearance=None if result.clearance is None else result.clearance.read_text(encoding="utf-8"),
     )
     try:
         receipt = registry.annotate(annotation)

@@ -40,9 +40,15 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which database; a test that needs only one says so."""
+    return request.param
+
+
+@pytest.fixture
+def database(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store of the test's own."""
-    if request.param == "sqlite":
+    if kind == "sqlite":
         copy = tmp_path / "registry.db"
         shutil.copyfile(request.getfixturevalue("blank_sqlite"), copy)
         return f"sqlite:///{copy}"

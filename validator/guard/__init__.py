@@ -10,9 +10,10 @@ It runs inside the MLflow server, so REST, the Python client and the web page ar
 changed lightly: a rule and the change that it admits share one database transaction that holds the model's row, so
 nothing can come between them; and a configuration that cannot be read stops the server.
 
-This module is imported by every MLflow client on a machine where the package is installed, so it imports nothing.
+This module is imported by every MLflow client on a machine where the package is installed, so it imports nothing heavy.
 """
 
+import sys
 from typing import Any
 
 SCHEME = "validator-guard+"
@@ -26,6 +27,12 @@ def open_store(store_uri: str, tracking_uri: str | None = None) -> Any:
         GuardConfigError: no configuration, or one that cannot be used. The server does not start then.
     """
     del tracking_uri  # MLflow's own SQL store takes the process-wide one, too
+    from validator.errors import GuardConfigError
     from validator.guard.store import open_guarded_store
 
-    return open_guarded_store(store_uri)
+    try:
+        return open_guarded_store(store_uri)
+    except GuardConfigError as error:
+        # MLflow logs a traceback, or nothing at all: its log level decides.
+        sys.stderr.write(f"{error.word}[{error.code}]: {error.message}\n  {error.hint}\n")
+        raise

@@ -71,7 +71,7 @@ def require_clearance(
         text: the envelope; None: the version carries none.
         version: what it must be about; a republished one carries that of its origin, and is tied to it by its bytes.
         protection: whose signature counts, and what was accepted.
-        moves: of this model, as the guard recorded them.
+        moves: those that may be repeated, as the guard recorded them: of the alias that is to move.
         now: the time.
     """
     hint = f"run validator check {version.uri} with --sign-key, by a key that this registry accepts"

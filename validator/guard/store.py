@@ -39,7 +39,6 @@ from validator.guard.rules import (
 )
 from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, GUARD_SAYS
 
-
 Clock = Callable[[], datetime]
 
 
@@ -85,7 +84,7 @@ class GuardedStore(SqlAlchemyStore):
                 found = self._version(session, name, version)
                 if holder == found.number:
                     return  # a request that was sent twice: nothing changes
-                moves = list_moves(session, self._get_active_workspace(), name)
+                moves = list_moves(session, self._get_active_workspace(), name, alias)
                 predicate = require_move(alias, found, holder, self._protection, moves, self._now())
                 if self._protection.config.verify_bytes:
                     require_bytes(predicate, digest, found)
@@ -111,7 +110,7 @@ class GuardedStore(SqlAlchemyStore):
                 )
 
     def delete_registered_model_alias(self, name: str, alias: str) -> None:
-        """Take an alias away; a protected one only from files that are no longer those that it came to by a clearance."""
+        """Take an alias away; a protected one only from files that are no longer those that were cleared."""
         with refusing():
             tampered = self._find_tampered(name, alias) if self._protection.protects_alias(name, alias) else None
             with self._alone(name) as session:
@@ -141,9 +140,8 @@ class GuardedStore(SqlAlchemyStore):
                         hint="move another cleared version there, and have this one archived by it",
                     )
                 if is_protected:
-                    moves = list_moves(session, self._get_active_workspace(), name)
                     text = found.tags.get(CLEARANCE_TAG)
-                    predicate = require_clearance(text, found, self._protection, moves, self._now())
+                    predicate = require_clearance(text, found, self._protection, [], self._now())
                     if self._protection.config.verify_bytes:
                         require_bytes(predicate, digest, found)
                 return super().transition_model_version_stage(name, version, stage, archive_existing_versions)
@@ -246,10 +244,10 @@ class GuardedStore(SqlAlchemyStore):
             holder = None if alias is None else self._holders(session, name).get(alias)
             if not self._protection.config.verify_bytes or (alias is not None and holder == found.number):
                 return None
-            moves = list_moves(session, self._get_active_workspace(), name)
             if alias is None:
-                require_clearance(found.tags.get(CLEARANCE_TAG), found, self._protection, moves, self._now())
+                require_clearance(found.tags.get(CLEARANCE_TAG), found, self._protection, [], self._now())
             else:
+                moves = list_moves(session, self._get_active_workspace(), name, alias)
                 require_move(alias, found, holder, self._protection, moves, self._now())
         return measure_location(self.get_model_version_download_uri(name, version))
 

@@ -7,16 +7,16 @@ that a retried POST (MLflow retries all of them up to 3.17) meets the primary ke
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from validator.errors import AnnotationFailed, ValidatorError
+from validator.errors import AnnotationFailed, GuardRefused, ValidatorError
 from validator.registry.connection import MISSING, Connection, strip_credentials
 from validator.registry.evidence import missing_artifacts, upload_artifacts
-from validator.registry.interface import CHECK_TAG, RUN_TAG, VERDICT_TAG, Annotation, AnnotationReceipt
+from validator.registry.interface import CHECK_TAG, CLEARANCE_TAG, RUN_TAG, VERDICT_TAG, Annotation, AnnotationReceipt
 from validator.registry.publish import ensure_experiment
 from validator.registry.targets import TagTarget, find_target, write_description
 
@@ -64,7 +64,7 @@ def write_annotation(connection: Connection, annotation: Annotation) -> Annotati
             writing.warnings.append("the subject has no version and no logged model: only the run says the verdict")
             tags = {}
         else:
-            _annotate_target(writing, target, tags)
+            tags = _annotate_target(writing, target, tags)
         if run.info.status != "FINISHED":
             with connection.doing("closing the run"):
                 connection.client.set_terminated(run_id, "FINISHED")
@@ -219,7 +219,8 @@ def _tags_for(annotation: Annotation, run_id: str) -> dict[str, str]:
     return {**annotation.version_tags, RUN_TAG: run_id, VERDICT_TAG: annotation.verdict}
 
 
-def _annotate_target(writing: _Writing, target: TagTarget, tags: Mapping[str, str]) -> None:
+def _annotate_target(writing: _Writing, target: TagTarget, tags: dict[str, str]) -> dict[str, str]:
+    """Write description and tags; return the tags that are there now, without the verdict if a guard keeps it out."""
     present = target.tags()
     if VERDICT_TAG in present and present.get(RUN_TAG) != tags[RUN_TAG]:
         # Another check's: it must not stand beside our evidence, not even for a moment.
@@ -227,9 +228,11 @@ def _annotate_target(writing: _Writing, target: TagTarget, tags: Mapping[str, st
         del present[VERDICT_TAG]
     if warning := write_description(target, writing.annotation.description_block):
         writing.warnings.append(warning)
-    for key in [key for key in tags if key != VERDICT_TAG] + [VERDICT_TAG]:
+    for key in [key for key in tags if key != VERDICT_TAG]:
         if present.get(key) != tags[key]:  # a tag set again fires webhooks again
             target.set_tag(key, tags[key])
+    if present.get(VERDICT_TAG) != tags[VERDICT_TAG] and not _write_verdict(writing, target, tags[VERDICT_TAG]):
+        del tags[VERDICT_TAG]
     present = target.tags()
     wrong = [f"tag {key} of {target.title}" for key, value in tags.items() if present.get(key) != value]
     if find_target(writing.connection, writing.annotation.subject) != target:
@@ -238,6 +241,29 @@ def _annotate_target(writing: _Writing, target: TagTarget, tags: Mapping[str, st
         # Somebody wrote at the same time: no verdict is better than one beside another check's evidence.
         target.delete_tag(VERDICT_TAG)
     _require_equal(wrong)
+    return tags
+
+
+def _write_verdict(writing: _Writing, target: TagTarget, verdict: str) -> bool:
+    """Write the verdict tag, after the clearance if a guard asks for one; say whether it stands there.
+
+    A pass that was not signed is no fault of the check: on a guarded registry it is shown by its run alone.
+
+    Raises:
+        GuardRefused: the clearance is none that the guard accepts.
+    """
+    try:
+        target.set_tag(VERDICT_TAG, verdict)
+    except GuardRefused as error:
+        if writing.annotation.clearance is None:
+            writing.warnings.append(
+                f"{target.title} does not say {verdict}, only the run does: the registry is guarded, and the check was "
+                f"not signed with --sign-key ({error.message})"
+            )
+            return False
+        target.set_tag(CLEARANCE_TAG, writing.annotation.clearance)
+        target.set_tag(VERDICT_TAG, verdict)
+    return True
 
 
 # --- Reading back ---------------------------------------------------------------------------------------------

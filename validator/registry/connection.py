@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from validator.errors import CouldNotRun, RegistryUnreachable, RegistryUnset, UriError, ValidatorError
+from validator.errors import CouldNotRun, GuardRefused, RegistryUnreachable, RegistryUnset, UriError, ValidatorError
+from validator.registry.interface import GUARD_SAYS
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -252,6 +253,9 @@ def translate(error: Any, shown: str, what: str) -> ValidatorError:
         return CouldNotRun(f"the disk is full: no space left while {what}", hint="free some, or set TMPDIR")
     if error.error_code in MISSING | _UNUSABLE:
         return UriError(f"{text} (while {what})", hint=f"registry {shown}")
+    if error.error_code in _DENIED and GUARD_SAYS in str(error):
+        # Whole: what the guard says ends with what to do.
+        return GuardRefused(str(error).partition(GUARD_SAYS)[2].strip(), hint=f"while {what}; registry {shown}")
     if error.error_code in _DENIED:
         return RegistryUnreachable(
             f"registry {shown} denies access while {what}: {text}",

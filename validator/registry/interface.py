@@ -53,6 +53,8 @@ class Annotation:
     """Path among the run's artifacts, to a local file or folder."""
     dataset: tuple[str, str] | None = None
     """Name and digest of the golden dataset."""
+    clearance: str | None = None
+    """The signed clearance, for a registry whose guard asks for it before a version may say `pass`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

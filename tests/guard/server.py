@@ -1,0 +1,142 @@
+"""A real `mlflow server` with the guard in front of its registry."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.attest.world import GATE
+from validator.attest.keys import public_key_of
+
+ROOT = Path(__file__).parents[2]
+STARTUP_LIMIT_S = 180
+ADMIN = ("admin", "password1234")
+
+
+@dataclass
+class GuardedServer:
+    uri: str
+    process: subprocess.Popen
+    folder: Path
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text(errors="replace")
+
+    def post(self, path: str, body: Any, user: tuple[str, str] | None = None, method: str = "POST") -> tuple[int, Any]:
+        """What any HTTP client, the web page among them, sends and gets."""
+        headers = {"Content-Type": "application/json"}
+        if user is not None:
+            headers["Authorization"] = "Basic " + b64encode(":".join(user).encode()).decode()
+        url = f"{self.uri}/api/2.0/mlflow/{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)  # noqa: S310  http
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  http
+                return answer.status, json.loads(answer.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            text = error.read().decode()
+            with suppress(ValueError):
+                return error.code, json.loads(text)
+            return error.code, text
+
+
+def write_plugin(folder: Path) -> Path:
+    """Write the entry points of pyproject.toml the way an installation would; return what goes on the path."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = folder / "plugin" / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    return info.parent
+
+
+def write_config(folder: Path, uri: str, **changes: Any) -> Path:
+    (folder / "gate.key.pub").write_bytes(public_key_of(GATE).pem)
+    known = {"keys": ["gate.key.pub"], "registry_uris": [uri]} | changes
+    path = folder / "guard.toml"
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in known.items()))
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def launch(
+    folder: Path, database: str, *, port: int, config: Path | None, options: tuple[str, ...] = ()
+) -> GuardedServer:
+    """Start a server in its own session, so that its workers end with it. It is not ready yet."""
+    environment = {
+        # Ours set MLflow's log level and its switches in this process: a server's are its own.
+        **{key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "VALIDATOR_"))},
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "PYTHONPATH": os.pathsep.join([str(write_plugin(folder)), str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    if config is not None:
+        environment["VALIDATOR_GUARD_CONFIG"] = str(config)
+    if "basic-auth" in options:
+        (folder / "auth.ini").write_text(
+            "[mlflow]\ndefault_permission = READ\n"
+            f"database_uri = sqlite:///{folder}/auth.db\n"
+            f"admin_username = {ADMIN[0]}\nadmin_password = {ADMIN[1]}\n"
+        )
+        environment |= {"MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"), "MLFLOW_FLASK_SERVER_SECRET_KEY": "secret"}
+    stores = ["--backend-store-uri", database, "--registry-store-uri", f"validator-guard+{database}"]
+    where = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    where += ["--artifacts-destination", str(folder / "store")]
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "mlflow",
+                "server",
+                *where,
+                *stores,
+                "--artifacts-destination",
+                folder / "store",
+                *options,
+            ],
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return GuardedServer(uri=f"http://127.0.0.1:{port}", process=process, folder=folder)
+
+
+def start_guarded(folder: Path, database: str, *options: str, **changes: Any) -> GuardedServer:
+    """Start a guarded server and wait until it answers."""
+    port = free_port()
+    config = write_config(folder, f"http://127.0.0.1:{port}", **changes)
+    server = launch(folder, database, port=port, config=config, options=options)
+    deadline = time.monotonic() + STARTUP_LIMIT_S
+    while time.monotonic() < deadline and server.process.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(f"{server.uri}/health", timeout=2):  # noqa: S310  http
+            return server
+        time.sleep(0.2)
+    server.kill()
+    raise RuntimeError(server.log)

@@ -1,0 +1,107 @@
+"""guard.toml: what can be said in it, and what stops the server."""
+
+import re
+import sys
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+from tests.attest.world import GATE
+from tests.guard.world import protection
+from validator.attest.keys import public_key_of
+from validator.errors import GuardConfigError
+from validator.guard.config import CONFIG_VARIABLE, GuardConfig, find_protection, read_protection
+from validator.policy import BUILT_IN
+
+PAGE = Path(__file__).parents[2] / "docs" / "guard.md"
+GOOD = 'keys = ["gate.key.pub"]\nregistry_uris = ["https://mlflow.example.com"]\n'
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "gate.key.pub").write_bytes(public_key_of(GATE).pem)
+    (folder / "guard.toml").write_text(text)
+    return folder / "guard.toml"
+
+
+def test_keys_lie_beside_the_configuration(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    assert find_protection({CONFIG_VARIABLE: str(path)}).keys == (public_key_of(GATE),)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "keys: field required; registry_uris: field required"),
+        ("keys = [", "is no TOML"),
+        (GOOD.replace('"gate.key.pub"', ""), "keys: "),
+        (GOOD.replace("gate.key.pub", "missing.pub"), "missing.pub cannot be read"),
+        (GOOD.replace("gate.key.pub", "guard.toml"), "is no public key"),
+        (GOOD + 'alias = ["champion"]', "alias: extra inputs are not permitted"),
+        (GOOD + 'require_expect = "no"', "require_expect: "),
+        (GOOD + 'policy_digests = ["sha256:2a63a384"]', "policy_digests.0: "),
+        (GOOD + "policy_digests = []", "policy_digests: "),
+        (GOOD + "[republished]\n'*-prod' = 'net'", "one * in both"),
+        (GOOD + "[republished]\n'*' = '*'", "the same models"),
+        (GOOD + "verify_bytes = false", "republished needs verify_bytes"),
+        (GOOD + "schema_version = 2", "schema_version: "),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_says_why(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(GuardConfigError) as error:
+        read_protection(write(tmp_path, text))
+    assert reason in error.value.message
+    assert "guard.toml" in error.value.message
+
+
+def test_no_configuration_is_no_permission(tmp_path: Path) -> None:
+    with pytest.raises(GuardConfigError, match=CONFIG_VARIABLE):
+        find_protection({})
+    with pytest.raises(GuardConfigError, match="no such file"):
+        find_protection({CONFIG_VARIABLE: str(tmp_path / "guard.toml")})
+
+
+def test_by_default_every_alias_of_every_model_is_protected_but_golden_datasets_and_budgets() -> None:
+    default = protection()
+    assert default.protects_alias("net", "anything")
+    assert default.protects_stage("net", "production")
+    assert not default.protects_stage("net", "Archived")
+    assert not default.protects("validator.golden.net")
+    assert not default.protects("Validator.Budget.net")
+
+
+def test_case_does_not_count() -> None:
+    some = protection(models=["Net*"], aliases=["champion"])
+    assert some.protects_alias("net-1", "CHAMPION")
+    assert not some.protects_alias("net-1", "candidate")
+    assert not some.protects_alias("other", "champion")
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"),
+    [("net-prod", "net"), ("-prod", None), ("net", None), ("served", "trained"), ("a-prod-prod", "a-prod")],
+)
+def test_a_republished_model_names_its_origin(name: str, origin: str | None) -> None:
+    assert protection(republished={"*-prod": "*", "served": "trained"}).origin_of(name) == origin
+
+
+def test_every_key_is_on_the_page_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(GuardConfig.model_fields) <= {key for key, _ in rows}
+
+
+def test_the_configuration_on_the_page_can_be_used(tmp_path: Path) -> None:
+    (text,) = re.findall(r"^```ini\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert read_protection(write(tmp_path, text)).allowed.policies == {BUILT_IN["cpu"].digest}
+
+
+def test_the_entry_point_costs_a_client_nothing() -> None:
+    """MLflow loads it in every process that talks to a registry."""
+    heavy = "{'mlflow', 'pydantic', 'sqlalchemy', 'cryptography', 'numpy'}"
+    code = f"import sys, validator.guard; print(sorted({heavy} & set(sys.modules)))"
+    assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_the_server_needs_no_runtime() -> None:
+    code = "import sys, validator.guard.store; print(sorted({'torch', 'onnx', 'onnxruntime'} & set(sys.modules)))"
+    assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -1,0 +1,164 @@
+"""Real clients against a real server: REST, MLflow's Python client, and our own."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.guard.server import GuardedServer, free_port, launch, start_guarded, write_config
+from tests.guard.world import clear, seal
+from tests.registry.conftest import MlflowWorld
+from validator.errors import AnnotationFailed
+from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, VERDICT_TAG, Annotation, resolve_text
+
+FILES = {"MLmodel": b"flavors: {}\n", "data/model.pt2": b"weights"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, blank_sqlite: Path) -> Iterator[GuardedServer]:
+    folder = tmp_path_factory.mktemp("guarded")
+    shutil.copyfile(blank_sqlite, folder / "server.db")
+    running = start_guarded(folder, f"sqlite:///{folder}/server.db")
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def world(server: GuardedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MlflowWorld]:
+    import mlflow
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MLFLOW_REGISTRY_URI", raising=False)
+    yield MlflowWorld(uri=server.uri, folder=tmp_path)
+    mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return request.node.name.replace("[", "-").replace("]", "")[5:60]
+
+
+def clearance_of(world: MlflowWorld, name: str, number: int, folder: Path, **changes: object) -> str:
+    """What the gate would sign."""
+    from datetime import UTC, datetime
+
+    subject = resolve_text(world.registry, f"models:/{name}/{number}")
+    staged = world.registry.stage(subject, folder / f"staged-{number}")
+    return seal(
+        clear(
+            name=name,
+            version=number,
+            created=int(subject.creation_timestamp_ms or 0),
+            digest=staged.manifest.digest,
+            now=datetime.now(UTC),
+            registry_uri=subject.registry_uri,
+            **changes,
+        )
+    )
+
+
+def test_a_plain_client_is_refused_by_rest_and_by_python_at_once(
+    server: GuardedServer, world: MlflowWorld, name: str
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    number = world.register(name, FILES)
+    status, answer = server.post("registered-models/alias", {"name": name, "alias": "champion", "version": str(number)})
+    assert (status, answer["error_code"]) == (403, "PERMISSION_DENIED")
+    assert f"validator promote models:/{name}/{number} --alias champion" in answer["message"]
+    with pytest.raises(MlflowException, match=r"validator guard: .* carries no clearance") as error:
+        world.client.set_registered_model_alias(name, "champion", str(number))
+    assert error.value.error_code == "PERMISSION_DENIED"
+    assert server.log.count("POST /api/2.0/mlflow/registered-models/alias") == 2, "refusals are not retried"
+
+
+def test_an_alias_moves_over_http_and_the_server_hashes_what_it_serves(
+    server: GuardedServer, world: MlflowWorld, name: str, tmp_path: Path
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    first, second = world.register(name, FILES), world.register(name, {**FILES, "more": b"more"})
+    for number, expected in ((first, "none"), (second, str(first))):
+        world.client.set_model_version_tag(
+            name, str(number), CLEARANCE_TAG, clearance_of(world, name, number, tmp_path)
+        )
+        world.client.set_model_version_tag(name, str(number), EXPECT_TAG + "champion", expected)
+        if number == second:
+            (changed,) = server.folder.glob("store/**/more")
+            changed.write_bytes(b"less")
+            with pytest.raises(MlflowException, match="not those that were cleared"):
+                world.client.set_registered_model_alias(name, "champion", str(number))
+            changed.write_bytes(b"more")
+        world.client.set_registered_model_alias(name, "champion", str(number))
+    assert world.client.get_model_version_by_alias(name, "champion").version == str(second)
+
+
+def test_copying_a_cleared_version_is_refused(world: MlflowWorld, name: str, tmp_path: Path) -> None:
+    from mlflow.exceptions import MlflowException
+
+    number = world.register(name, FILES)
+    world.client.set_model_version_tag(name, str(number), CLEARANCE_TAG, clearance_of(world, name, number, tmp_path))
+    with pytest.raises(MlflowException, match="no check has seen it"):
+        world.client.copy_model_version(f"models:/{name}/{number}", f"{name}-copy")
+
+
+def annotation(world: MlflowWorld, name: str, number: int, verdict: str, clearance: str | None = None) -> Annotation:
+    return Annotation(
+        subject=resolve_text(world.registry, f"models:/{name}/{number}"),
+        check_id="0123456789abcdef",
+        verdict=verdict,
+        run_name=f"{name} {verdict}",
+        description_block=verdict,
+        version_tags={"validator.check_id": "0123456789abcdef"},
+        clearance=clearance,
+    )
+
+
+def test_a_check_that_does_not_pass_is_annotated_as_everywhere(world: MlflowWorld, name: str) -> None:
+    number = world.register(name, FILES)
+    receipt = world.registry.annotate(annotation(world, name, number, "fail"))
+    assert receipt.warnings == ()
+    assert world.tags(name, number)[VERDICT_TAG] == "fail"
+
+
+def test_a_pass_without_a_key_is_said_by_the_run_alone(world: MlflowWorld, name: str) -> None:
+    number = world.register(name, FILES)
+    receipt = world.registry.annotate(annotation(world, name, number, "pass"))
+    (warning,) = receipt.warnings
+    assert "does not say pass" in warning
+    assert "--sign-key" in warning
+    assert VERDICT_TAG not in world.tags(name, number)
+    assert VERDICT_TAG not in receipt.version_tags
+    (run,) = world.find_runs("0123456789abcdef")[-1:]
+    assert run.data.tags[VERDICT_TAG] == "pass"
+
+
+def test_a_signed_pass_brings_its_clearance_before_its_verdict(world: MlflowWorld, name: str, tmp_path: Path) -> None:
+    number = world.register(name, FILES)
+    text = clearance_of(world, name, number, tmp_path)
+    for _ in range(2):  # annotating again is safe
+        receipt = world.registry.annotate(annotation(world, name, number, "pass", text))
+        assert receipt.warnings == ()
+        tags = world.tags(name, number)
+        assert (tags[VERDICT_TAG], tags[CLEARANCE_TAG]) == ("pass", text)
+
+
+def test_a_pass_signed_for_something_else_is_not_annotated(world: MlflowWorld, name: str, tmp_path: Path) -> None:
+    number = world.register(name, FILES)
+    text = clearance_of(world, name, number, tmp_path, check_id="f" * 16)
+    with pytest.raises(AnnotationFailed, match="the clearance says"):
+        world.registry.annotate(annotation(world, name, number, "pass", text))
+    assert VERDICT_TAG not in world.tags(name, number)
+
+
+def test_a_server_without_a_usable_configuration_does_not_start(tmp_path: Path, blank_sqlite: Path) -> None:
+    shutil.copyfile(blank_sqlite, tmp_path / "server.db")
+    config = write_config(tmp_path, "http://127.0.0.1", keys=["missing.pub"])
+    failed = launch(tmp_path, f"sqlite:///{tmp_path}/server.db", port=free_port(), config=config)
+    try:
+        assert failed.process.wait(180) == 1
+        assert re.search(r"^error\[guard\]: .*guard.toml: keys: .*missing.pub cannot be read", failed.log, re.MULTILINE)
+    finally:
+        failed.kill()
