@@ -8,13 +8,14 @@ from pathlib import Path
 
 from validator.errors import AnnotationFailed, CouldNotRun, RegistryUnreachable, UriError
 from validator.manifest import measure_folder
-from validator.registry.description import merge_description
+from validator.registry.description import merge_description, note_alias
 from validator.registry.interface import (
     DIGEST_TAG,
     RUN_TAG,
     VERDICT_TAG,
     Annotation,
     AnnotationReceipt,
+    ModelState,
     PublishedVersion,
 )
 from validator.registry.stage import freeze_folder
@@ -40,6 +41,7 @@ class FakeVersion:
     tags: dict[str, str] = field(default_factory=dict)
     description: str | None = None
     run_id: str | None = None
+    status: str = "READY"
 
 
 @dataclass
@@ -48,19 +50,21 @@ class FakeModel:
 
     versions: dict[int, FakeVersion] = field(default_factory=dict)
     aliases: dict[str, int] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 class FakeRegistry:
     """A Registry in memory, over local folders.
 
-    Set `is_down` to make every call raise RegistryUnreachable, and `refuses_annotations` to make annotating fail
-    before anything is written.
+    Set `is_down` to make every call raise RegistryUnreachable, `denies_writes` the calls that move aliases and write
+    tags, and `refuses_annotations` to make annotating fail before anything is written.
     """
 
     def __init__(self, uri: str = "fake://registry") -> None:
         self.uri = uri
         self.is_down = False
         self.refuses_annotations = False
+        self.denies_writes = False
         self.models: dict[str, FakeModel] = {}
         self.annotations: dict[str, Annotation] = {}
         """By check id, in the order of first writing."""
@@ -119,6 +123,7 @@ class FakeRegistry:
             model_id=None,
             run_id=version.run_id,
             tags=tuple(sorted(version.tags.items())),
+            status=version.status,
         )
 
     def stage(self, subject: Subject, folder: Path) -> StagedModel:
@@ -178,6 +183,35 @@ class FakeRegistry:
         if subject.name is not None and subject.version is not None:
             self.version(subject.name, subject.version).tags.pop(VERDICT_TAG, None)
 
+    def read_model(self, name: str) -> ModelState:
+        self._answer()
+        model = self._model(name)
+        return ModelState(aliases=dict(model.aliases), tags=dict(model.tags))
+
+    def point_alias(self, name: str, alias: str, version: int | None) -> None:
+        self._write()
+        self._model(name).aliases.pop(alias, None)
+        if version is not None:
+            self._version(name, version)
+            self._model(name).aliases[alias] = version
+
+    def tag_model(self, name: str, key: str, value: str | None) -> None:
+        self._write()
+        _put(self._model(name).tags, key, value)
+
+    def tag_version(self, name: str, version: int, key: str, value: str | None) -> None:
+        self._write()
+        _put(self._version(name, version).tags, key, value)
+
+    def note_alias(self, name: str, version: int, alias: str, line: str) -> str | None:
+        self._write()
+        if self.refuses_annotations:
+            raise AnnotationFailed("the registry does not take descriptions", hint="annotating again is safe")
+        found = self._version(name, version)
+        text, warning = note_alias(found.description, alias, line)
+        found.description = found.description if text is None else text
+        return warning
+
     def hint_for(self, name: str) -> str:
         self._answer()
         model = self._model(name)
@@ -190,6 +224,16 @@ class FakeRegistry:
     def _answer(self) -> None:
         if self.is_down:
             raise RegistryUnreachable(f"registry {self.uri} does not answer")
+
+    def _write(self) -> None:
+        self._answer()
+        if self.denies_writes:
+            raise RegistryUnreachable(f"registry {self.uri} denies access", hint="ask for the permission")
+
+    def _version(self, name: str, version: int) -> FakeVersion:
+        if version not in self._model(name).versions:
+            raise UriError(f"{name} has no version {version}")
+        return self.version(name, version)
 
     def _model(self, name: str) -> FakeModel:
         if name not in self.models:
@@ -224,3 +268,10 @@ class FakeRegistry:
         else:
             shutil.copytree(source, folder, dirs_exist_ok=True)
         freeze_folder(folder)
+
+
+def _put(tags: dict[str, str], key: str, value: str | None) -> None:
+    if value is None:
+        tags.pop(key, None)
+    else:
+        tags[key] = value

@@ -17,6 +17,7 @@
         |-- FormatRefused             [format]
         |-- DigestChanged             [digest]
         |-- ClearanceRefused          [clearance] a clearance that cannot be believed, or cannot be given
+        |-- PromotionRefused          [promotion] the registry is not as the promotion requires
         `-- GuardRefused              [guard]     the registry's guard does not allow it
 
 A bad *model* is no exception: it is data, and ends in a finding. Raised means that the gate itself stopped.
@@ -145,6 +146,12 @@ class ClearanceRefused(IntegrityError):
     """A clearance that cannot be read or believed, or that cannot be given."""
 
     code = "clearance"
+
+
+class PromotionRefused(IntegrityError):
+    """The registry is not as a promotion or a rollback requires: another holder, other bytes, another version."""
+
+    code = "promotion"
 
 
 class GuardRefused(IntegrityError):

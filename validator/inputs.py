@@ -7,7 +7,7 @@ from validator.errors import DigestChanged, FormatRefused, GoldenError, PolicyEr
 from validator.golden.dataset import GoldenDataset, open_golden
 from validator.manifest import measure_folder
 from validator.policy import BUILT_IN, Policy, parse_policy
-from validator.registry.interface import Registry
+from validator.registry.interface import ONNX_TAG, Registry
 from validator.report.progress import Progress
 from validator.subject import (
     OnnxFile,
@@ -21,8 +21,6 @@ from validator.subject import (
     find_onnx,
     find_program,
 )
-
-ONNX_TAG = "validator.onnx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

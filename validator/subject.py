@@ -140,6 +140,8 @@ class Subject:
     run_id: str | None
     """The training run."""
     tags: tuple[tuple[str, str], ...] = ()
+    status: str = "READY"
+    """MLflow's word for a version; only one that is ready can be promoted."""
 
     @property
     def title(self) -> str:

@@ -25,11 +25,12 @@ from validator.attest.keys import PublicKey
 from validator.attest.statement import OnnxBinding, Statement
 from validator.errors import ClearanceRefused, UriError, UsageError
 from validator.manifest import measure_folder
-from validator.registry.interface import RUN_TAG, Registry, resolve_text
+from validator.registry.interface import ONNX_TAG, RUN_TAG, Registry, resolve_text
 from validator.registry.stage import REGISTERED_META, is_registered_meta
 from validator.scratch import scratch_folder
 from validator.subject import (
     AliasUri,
+    OnnxFile,
     OnnxOrigin,
     StagedModel,
     Subject,
@@ -53,12 +54,18 @@ class VerifyRequest:
     """Whose signature is good."""
     clearance: Path | None = None
     """None: the artifact of the run that the version's tag names."""
+    envelope: bytes | None = None
+    """The clearance's text, where it was read before."""
     alias: str | None = None
     """Must point to the cleared version."""
     onnx: str | None = None
     """Where the ONNX file is, if neither the clearance nor the model says."""
     cleared_in: str | None = None
     """The registry's address in the clearance, if it is another than here."""
+    republished: str | None = None
+    """The model that was cleared, if this is another version that holds its bytes."""
+    may_be_past: bool = False
+    """Accept a clearance that has expired, as going back to an earlier version does."""
     allowed: Allowed = field(default_factory=Allowed)
 
 
@@ -77,6 +84,20 @@ class Verification:
         return self.statement is not None and bool(self.claims) and all(claim.holds for claim in self.claims)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """A verification, and what was downloaded for it."""
+
+    verification: Verification
+    subject: Subject
+    envelope: bytes
+    """The clearance's text."""
+    staged: StagedModel | None
+    """None: nothing was signed that bytes could be held against."""
+    onnx: OnnxFile | None
+    """None: none was cleared, or none is at hand."""
+
+
 def verify(request: VerifyRequest, registry: Registry | None, now: datetime) -> Verification:
     """Verify a clearance.
 
@@ -91,20 +112,33 @@ def verify(request: VerifyRequest, registry: Registry | None, now: datetime) -> 
         UriError: no such version.
         UsageError: an option that needs a registry.
     """
+    with scratch_folder() as scratch:
+        return examine(request, registry, now, scratch).verification
+
+
+def examine(request: VerifyRequest, registry: Registry | None, now: datetime, scratch: Path) -> Examination:
+    """Verify a clearance, and keep what was downloaded for it in a new or empty folder. See `verify`."""
     if not request.keys:
         raise UsageError("no key is given", hint="name a public key with --key")
     if registry is None and (request.alias is not None or request.clearance is None):
         raise UsageError("a folder has no alias and no run", hint="name the clearance with --clearance")
-    with scratch_folder() as scratch:
-        subject = resolve_text(registry, request.uri) if registry is not None else folder_as_subject(Path(request.uri))
-        data = find_clearance(request.clearance, subject, registry, scratch)
-        statement, claims = open_clearance(data, request.keys)
-        if statement is not None:
-            claims += judge_statement(statement, now)
-            claims += judge_binding(
-                statement.predicate, find_facts(request, subject, statement, registry, scratch), request.allowed
-            )
-        return Verification(uri=request.uri, statement=statement, claims=tuple(claims))
+    if registry is None and request.republished is not None:
+        raise UsageError("a folder has no name, so it is no other version", hint="leave out --republished")
+    subject = resolve_text(registry, request.uri) if registry is not None else folder_as_subject(Path(request.uri))
+    envelope = request.envelope or find_clearance(request.clearance, subject, registry, scratch)
+    statement, claims = open_clearance(envelope, request.keys)
+    facts = None
+    if statement is not None:
+        claims += judge_statement(statement, now, may_be_past=request.may_be_past)
+        facts = find_facts(request, subject, statement, registry, scratch)
+        claims += judge_binding(statement.predicate, facts.found, request.allowed)
+    return Examination(
+        verification=Verification(uri=request.uri, statement=statement, claims=tuple(claims)),
+        subject=subject,
+        envelope=envelope,
+        staged=None if facts is None else facts.staged,
+        onnx=None if facts is None else facts.onnx,
+    )
 
 
 # --- The clearance ------------------------------------------------------------------------------------------------
@@ -177,9 +211,18 @@ def open_clearance(data: bytes, keys: tuple[PublicKey, ...]) -> tuple[Statement 
 # --- What is there ------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is there, and the files that say so."""
+
+    found: Found
+    staged: StagedModel
+    onnx: OnnxFile | None
+
+
 def find_facts(
     request: VerifyRequest, subject: Subject, statement: Statement, registry: Registry | None, scratch: Path
-) -> Found:
+) -> Facts:
     """Hash the bytes, and say which version they are of."""
     if registry is None:
         staged = measure_as_staged(subject, Path(request.uri))
@@ -187,16 +230,17 @@ def find_facts(
     else:
         staged = registry.stage(subject, scratch / "subject")
         identity = identify_again(registry, subject, request.cleared_in)
-    onnx = statement.predicate.onnx
-    return Found(
+    binding = statement.predicate.onnx
+    onnx = None if binding is None else locate_onnx(binding, request, staged, registry, scratch)
+    found = Found(
         identity=identity,
+        republished=request.republished,
         digest=staged.manifest.digest,
         weights_digest=staged.weights_digest,
-        onnx_digest=None if onnx is None else measure_onnx(onnx, request, staged, registry, scratch),
-        alias=None
-        if request.alias is None or registry is None
-        else find_alias(registry, statement, request.alias, request.cleared_in),
+        onnx_digest=None if onnx is None else onnx.manifest.digest,
+        alias=None if request.alias is None or registry is None else find_alias(registry, request, statement, subject),
     )
+    return Facts(found=found, staged=staged, onnx=onnx)
 
 
 def folder_as_subject(folder: Path) -> Subject:
@@ -240,14 +284,15 @@ def identify_again(registry: Registry, subject: Subject, cleared_in: str | None)
     return _identity_of(subject, cleared_in)
 
 
-def find_alias(registry: Registry, statement: Statement, alias: str, cleared_in: str | None) -> AliasHolder:
-    """Look up where an alias of the cleared model points to now."""
-    name = statement.predicate.model.name
+def find_alias(registry: Registry, request: VerifyRequest, statement: Statement, subject: Subject) -> AliasHolder:
+    """Look up where an alias points to now: one of the cleared model, or of the one that its bytes are served under."""
+    alias = request.alias or ""
+    name = subject.name if request.republished is not None and subject.name else statement.predicate.model.name
     try:
         holder = registry.resolve(AliasUri(name=name, alias=alias), f"models:/{name}@{alias}")
     except UriError:
         return AliasHolder(alias=alias, identity=None)
-    return AliasHolder(alias=alias, identity=_identity_of(holder, cleared_in))
+    return AliasHolder(alias=alias, identity=_identity_of(holder, request.cleared_in))
 
 
 def _identity_of(subject: Subject, cleared_in: str | None) -> Identity:
@@ -262,31 +307,37 @@ def _identity_of(subject: Subject, cleared_in: str | None) -> Identity:
 # --- The ONNX file ------------------------------------------------------------------------------------------------
 
 
-def measure_onnx(
+def locate_onnx(
     onnx: OnnxBinding, request: VerifyRequest, staged: StagedModel, registry: Registry | None, scratch: Path
-) -> str | None:
-    """Return the digest of the ONNX file that was named, else of the one that the check had; None: not at hand."""
+) -> OnnxFile | None:
+    """Return the ONNX file that was named, else the one that the check had; None: not at hand."""
     if request.onnx is None and onnx.origin == OnnxOrigin.ARTIFACT:
         own = find_onnx(staged)
-        return None if own is None else staged.manifest.below(own.parent.relative_to(staged.folder).as_posix()).digest
+        if own is None:
+            return None
+        inside = own.parent.relative_to(staged.folder).as_posix()
+        manifest = staged.manifest.below(inside)
+        return OnnxFile(path=own, manifest=manifest, origin=OnnxOrigin.ARTIFACT, source=inside)
     place = _place_of(onnx, request, staged.subject)
     if place is None:
         return None
     if ":/" not in place:
-        return describe_onnx(copy_onnx(Path(place), scratch / "onnx"), OnnxOrigin.OPTION, place).manifest.digest
+        return describe_onnx(copy_onnx(Path(place), scratch / "onnx"), OnnxOrigin.OPTION, place)
     if registry is None:
         return None
     try:
         fetched = registry.fetch(place, scratch / "onnx")
     except UriError:
         return None
-    return describe_onnx(fetched, OnnxOrigin.OPTION, place).manifest.digest
+    return describe_onnx(fetched, OnnxOrigin.OPTION, place)
 
 
 def _place_of(onnx: OnnxBinding, request: VerifyRequest, subject: Subject) -> str | None:
     """Return where the ONNX file should be: what was named, what the tag said, or where the check exported to."""
     if request.onnx is not None:
         return request.onnx
+    if request.republished is not None:
+        return dict(subject.tags).get(ONNX_TAG)  # the copy that is served, not the one that was checked
     if onnx.origin == OnnxOrigin.TAG:
         return onnx.source
     if onnx.origin != OnnxOrigin.EXPORT:

@@ -52,6 +52,8 @@ class Found:
 
     identity: Identity | None
     """None: a local folder, which has no name."""
+    republished: str | None = None
+    """The model that the cleared version must be of, if this is another version with its bytes."""
     digest: str
     weights_digest: str
     onnx_digest: str | None
@@ -71,14 +73,20 @@ class Allowed:
 # --- By itself ----------------------------------------------------------------------------------------------------
 
 
-def judge_statement(statement: Statement, now: datetime) -> Iterator[Claim]:
-    """Say whether a statement is one that may be given, and is good at this time."""
+def judge_statement(statement: Statement, now: datetime, *, may_be_past: bool = False) -> Iterator[Claim]:
+    """Say whether a statement is one that may be given, and is good at this time.
+
+    Args:
+        statement: what was signed.
+        now: the time.
+        may_be_past: accept one that has expired, and nothing else: what was cleared once may be gone back to.
+    """
     predicate = statement.predicate
     yield _verdict(predicate)
     yield _checks(predicate)
     yield _agreement(statement)
     yield _created(predicate, now)
-    yield _expires(predicate, now)
+    yield _expires(predicate, now, may_be_past=may_be_past)
 
 
 def _verdict(predicate: Predicate) -> Claim:
@@ -127,8 +135,9 @@ def _created(predicate: Predicate, now: datetime) -> Claim:
     return Claim(name="created", holds=holds, message=predicate.created if holds else f"{predicate.created} is to come")
 
 
-def _expires(predicate: Predicate, now: datetime) -> Claim:
+def _expires(predicate: Predicate, now: datetime, *, may_be_past: bool) -> Claim:
     created, expires = read_time(predicate.created), read_time(predicate.expires)
+    is_good = now < expires or may_be_past
     end = end_of_waivers([waiver.expires for waiver in predicate.waivers])
     if not created < expires:
         message = f"{predicate.expires} is not after {predicate.created}"
@@ -137,7 +146,7 @@ def _expires(predicate: Predicate, now: datetime) -> Claim:
     else:
         message = f"{predicate.expires}" if now < expires else f"{predicate.expires} is past"
     return Claim(
-        name="expires", holds=created < expires and now < expires and (end is None or expires <= end), message=message
+        name="expires", holds=created < expires and is_good and (end is None or expires <= end), message=message
     )
 
 
@@ -161,14 +170,19 @@ def judge_binding(predicate: Predicate, found: Found, allowed: Allowed) -> Itera
     """Say whether a statement is about what is there."""
     model = predicate.model
     if found.identity is not None:
-        yield from judge_identity(predicate, found.identity)
+        if found.republished is None:
+            yield from judge_identity(predicate, found.identity)
+        else:
+            yield _registry(predicate, found.identity)
+            yield _origin(predicate, found.identity, found.republished)
     yield _equal("bytes", model.digest, found.digest, of=f"{model.name} version {model.version}")
     yield _equal("weights", model.weights_digest, found.weights_digest, of="the files that decide the function")
     if predicate.onnx is not None:
         yield _equal("onnx", predicate.onnx.digest, found.onnx_digest, of="the ONNX file")
     yield from judge_inputs(predicate, allowed)
     if found.alias is not None:
-        yield _alias(predicate, found.alias)
+        served = None if found.republished is None else found.identity
+        yield _alias(served or cleared_identity(predicate), found.alias)
 
 
 def cleared_identity(predicate: Predicate) -> Identity:
@@ -193,17 +207,17 @@ def judge_inputs(predicate: Predicate, allowed: Allowed) -> Iterator[Claim]:
             yield Claim(name=name, holds=digest in digests, message=message)
 
 
+def _registry(predicate: Predicate, identity: Identity) -> Claim:
+    cleared = predicate.model.registry_uri
+    holds = identity.registry_uri == cleared
+    message = cleared if holds else f"cleared in {cleared}, not {identity.registry_uri}"
+    return Claim(name="registry", holds=holds, message=message)
+
+
 def judge_identity(predicate: Predicate, identity: Identity) -> Iterator[Claim]:
     """Say whether a version is the one that was cleared, or one that only has its name."""
+    yield _registry(predicate, identity)
     cleared = cleared_identity(predicate)
-    is_registry = identity.registry_uri == cleared.registry_uri
-    yield Claim(
-        name="registry",
-        holds=is_registry,
-        message=identity.registry_uri
-        if is_registry
-        else f"cleared in {cleared.registry_uri}, not {identity.registry_uri}",
-    )
     is_version = (identity.name, identity.version) == (cleared.name, cleared.version)
     yield Claim(
         name="version",
@@ -218,6 +232,14 @@ def judge_identity(predicate: Predicate, identity: Identity) -> Iterator[Claim]:
     )
 
 
+def _origin(predicate: Predicate, identity: Identity, origin: str) -> Claim:
+    """Another version may hold the cleared bytes; whether it does is for the digests to say."""
+    cleared = cleared_identity(predicate)
+    holds = cleared.name == origin
+    message = f"{identity.title} instead of {cleared.title}" if holds else f"{cleared.title} was cleared, not {origin}"
+    return Claim(name="origin", holds=holds, message=message)
+
+
 def _equal(name: str, cleared: str, found: str | None, *, of: str) -> Claim:
     if found is None:
         return Claim(name=name, holds=False, message=f"{of} is not at hand: {short(cleared)} was cleared")
@@ -226,17 +248,16 @@ def _equal(name: str, cleared: str, found: str | None, *, of: str) -> Claim:
     return Claim(name=name, holds=holds, message=message)
 
 
-def _alias(predicate: Predicate, alias: AliasHolder) -> Claim:
-    cleared = cleared_identity(predicate)
+def _alias(wanted: Identity, alias: AliasHolder) -> Claim:
     if alias.identity is None:
         return Claim(name="alias", holds=False, message=f"{alias.alias} does not exist")
-    here, there = alias.identity, cleared
+    here = alias.identity
     holds = (here.name, here.version, here.creation_timestamp_ms) == (
-        there.name,
-        there.version,
-        there.creation_timestamp_ms,
+        wanted.name,
+        wanted.version,
+        wanted.creation_timestamp_ms,
     )
-    message = f"{alias.alias} points to {here.title}" + ("" if holds else f", {there.title} was cleared")
+    message = f"{alias.alias} points to {here.title}" + ("" if holds else f", {wanted.title} was cleared")
     return Claim(name="alias", holds=holds, message=message)
 
 

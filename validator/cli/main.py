@@ -24,6 +24,9 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
     {
         "check": Entry(place="validator.cli.check:check", summary="Say whether a registered model may be promoted."),
         "verify": Entry(place="validator.cli.verify:verify", summary="Say whether a clearance is good for a model."),
+        "promote": Entry(
+            place="validator.cli.promote:promote", summary="Move an alias to a version that a clearance is good for."
+        ),
         "key": Entry(place="validator.cli.key:key", summary="Make keys that clearances are signed with."),
         "golden": Entry(place="validator.cli.golden:golden", summary="Make, look at and verify golden datasets."),
         "calibrate": Entry(place="validator.cli.calibrate:calibrate", summary="Measure budgets on a healthy model."),

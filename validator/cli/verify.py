@@ -37,6 +37,9 @@ _DIGEST = r"sha256:[0-9a-f]{64}"
 @click.option(
     "--cleared-in", metavar="URI", help="What the registry was called where the model was checked, if not as here."
 )
+@click.option(
+    "--republished", metavar="NAME", help="Accept another version with the same bytes as the cleared one of this model."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @debug_option
 def verify(
@@ -51,6 +54,7 @@ def verify(
     onnx: str | None,
     tracking_uri: str | None,
     cleared_in: str | None,
+    republished: str | None,
     as_json: bool,
     debug: bool,
 ) -> ExitCode:
@@ -62,6 +66,8 @@ def verify(
     Examples:
       validator verify models:/alexnet/3 --from-run --key gate.key.pub
       validator verify models:/alexnet@champion --from-run --key gate.key.pub
+      validator verify models:/alexnet-prod@champion --republished alexnet \\
+        --from-run --key gate.key.pub
       validator verify model/ --clearance clearance.json --key gate.key.pub
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
@@ -80,6 +86,7 @@ def verify(
         alias=alias,
         onnx=onnx,
         cleared_in=cleared_in,
+        republished=republished,
         allowed=Allowed(policies=read_digests(policies), goldens=read_digests(goldens)),
     )
     registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning) if ":/" in uri else None
@@ -113,9 +120,16 @@ def render(verification: "Verification") -> Iterator[str]:
     """Yield one line per claim, and a last one that decides."""
     from validator.report.text import clean
 
+    yield from render_claims(verification)
+    yield clean(headline(verification), limit=400)
+
+
+def render_claims(verification: "Verification") -> Iterator[str]:
+    """Yield one line per claim."""
+    from validator.report.text import clean
+
     for claim in verification.claims:
         yield f"{'holds' if claim.holds else 'refused':<8} {claim.name:<10} {clean(claim.message, limit=400)}"
-    yield clean(headline(verification), limit=400)
 
 
 def headline(verification: "Verification") -> str:
@@ -131,16 +145,17 @@ def headline(verification: "Verification") -> str:
 
 def to_json(verification: "Verification") -> str:
     """Return everything as one document."""
+    return json.dumps(to_document(verification), indent=2, sort_keys=True)
+
+
+def to_document(verification: "Verification") -> dict[str, object]:
+    """Return everything as a JSON object."""
     statement = verification.statement
-    return json.dumps(
-        {
-            "verified": verification.holds,
-            "uri": verification.uri,
-            "claims": [
-                {"name": claim.name, "holds": claim.holds, "message": claim.message} for claim in verification.claims
-            ],
-            "statement": None if statement is None else statement.model_dump(mode="json", by_alias=True),
-        },
-        indent=2,
-        sort_keys=True,
-    )
+    return {
+        "verified": verification.holds,
+        "uri": verification.uri,
+        "claims": [
+            {"name": claim.name, "holds": claim.holds, "message": claim.message} for claim in verification.claims
+        ],
+        "statement": None if statement is None else statement.model_dump(mode="json", by_alias=True),
+    }

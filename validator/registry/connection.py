@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from validator.errors import CouldNotRun, GuardRefused, RegistryUnreachable, RegistryUnset, UriError, ValidatorError
+from validator.faults import crash_point
 from validator.registry.interface import GUARD_SAYS
 
 if TYPE_CHECKING:
@@ -117,6 +118,13 @@ class Connection:
             if error.errno is None or isinstance(error, ConnectionError | TimeoutError):
                 raise unreachable(self.shown, what, error) from error
             raise CouldNotRun(f"{error.strerror or 'failed'} while {what}", hint=_file_of(error)) from error
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Do what others can see: as `doing`, behind a crash point."""
+        crash_point(what)
+        with self.doing(what):
+            yield
 
     def look_up(self, what: str, call: Callable[[], T]) -> T | None:
         """Return what the call returns, or None where MLflow says that there is no such thing."""

@@ -1,5 +1,8 @@
 """The validator's block inside a description that belongs to the user. Pure text."""
 
+import re
+from collections.abc import Mapping
+
 BEGIN = "<!-- validator:begin -->"
 END = "<!-- validator:end -->"
 TEXT_LIMIT = 5_000
@@ -8,7 +11,7 @@ BLOCK_LIMIT = 1_500
 
 
 def merge_description(old: str | None, block: str, limit: int = TEXT_LIMIT) -> tuple[str | None, str | None]:
-    """Put a block into a description; the user's text stays byte for byte.
+    """Put a block into a description; the user's text stays byte for byte, and so do the old block's notes on aliases.
 
     The block goes where the last one was, else above the text: that is where the page shows it beside the version's
     aliases. If the whole would not stay below the limit, only the block's first and last line are written; if not
@@ -24,14 +27,56 @@ def merge_description(old: str | None, block: str, limit: int = TEXT_LIMIT) -> t
     """
     before, after, is_present = split_description(old or "")
     separator = "\n\n" if after and not is_present else ""
-    text = before + wrap_block(block) + separator + after
-    if len(block) <= BLOCK_LIMIT and len(text) < limit:
-        return text, None
+    notes = alias_notes(block_of(old or ""))
+    no_room = "the description had no room for what became of the aliases"
+    for candidate, warning in ((add_notes(block, notes), None), (block, no_room)):
+        text = before + wrap_block(candidate) + separator + after
+        if len(block) <= BLOCK_LIMIT and len(text) < limit:
+            return text, warning
     text = before + wrap_block(shorten_block(block)) + separator + after
     if len(text) < limit:
         return text, "the description had no room for the whole block: heading and link only"
     warning = "the description has no room for the verdict: only the tags say it"
     return (before + after if is_present else None), warning
+
+
+def note_alias(old: str | None, alias: str, line: str, limit: int = TEXT_LIMIT) -> tuple[str | None, str | None]:
+    """Say below the block's heading what became of an alias, in the place of an earlier note on it.
+
+    Args:
+        old: the present description.
+        alias: its name.
+        line: Markdown without a line break, beginning with the alias as code; see `alias_notes`.
+        limit: the text must be shorter than this.
+
+    Returns:
+        The new description, or None to leave it as it is; and a warning, if there was no room.
+    """
+    before, after, is_present = split_description(old or "")
+    block = block_of(old or "")
+    notes = alias_notes(block) | {alias: line}
+    separator = "\n\n" if after and not is_present else ""
+    text = before + wrap_block(add_notes(block, notes)) + separator + after
+    if len(text) < limit:
+        return text, None
+    return None, f"the description has no room for what became of alias {alias}: only the tags say it"
+
+
+def alias_notes(block: str) -> dict[str, str]:
+    """Return a block's notes on aliases by alias: lines like "- ▲ `champion` since ..."."""
+    return {match[1]: match[0] for match in re.finditer(r"^- [▲▽] `([\w-]+)` .*$", block, re.MULTILINE)}
+
+
+def add_notes(block: str, notes: Mapping[str, str]) -> str:
+    """Return a block with these notes below its heading, in the place of those that it has."""
+    kept = [line for line in block.strip().splitlines() if not re.match(r"- [▲▽] `[\w-]+` ", line)]
+    return "\n".join([*kept[:1], *notes.values(), *kept[1:]])
+
+
+def block_of(text: str) -> str:
+    """Return what stands between the markers; nothing if there is no block."""
+    before, after, is_present = split_description(text)
+    return text[len(before) + len(BEGIN) : len(text) - len(after) - len(END)].strip() if is_present else ""
 
 
 def split_description(text: str) -> tuple[str, str, bool]:

@@ -27,6 +27,10 @@ GUARD_SAYS = "validator guard:"
 """How every refusal of the guard begins: MLflow's own refusals have the same status."""
 NOBODY = "none"
 """In such tags: no version holds the alias."""
+ONNX_TAG = "validator.onnx"
+"""On a version: where its ONNX file is."""
+ORIGIN_TAG = "validator.origin"
+"""On a republished version: the version that was cleared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,15 @@ class PublishedVersion:
     def uri(self) -> str:
         """The pinned URI."""
         return f"models:/{self.name}/{self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelState:
+    """What a registered model says at one moment."""
+
+    aliases: Mapping[str, int] = field(default_factory=dict)
+    """Alias to version."""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 class Registry(Protocol):
@@ -150,6 +163,49 @@ class Registry(Protocol):
 
         Raises:
             AnnotationFailed: it may still be there.
+        """
+
+    def read_model(self, name: str) -> ModelState:
+        """Read aliases and tags of a registered model.
+
+        Raises:
+            UriError: there is no such model.
+            RegistryUnreachable: the registry does not answer.
+        """
+
+    def point_alias(self, name: str, alias: str, version: int | None) -> None:
+        """Let an alias point to a version, whatever it pointed to before; None takes it away.
+
+        Raises:
+            GuardRefused: the registry has a guard, and it refused.
+            RegistryUnreachable: the registry does not answer, or denies access. The alias may have moved.
+        """
+
+    def tag_model(self, name: str, key: str, value: str | None) -> None:
+        """Write one tag of a registered model; None takes it away. One that is already so is not written again.
+
+        Raises:
+            GuardRefused: the registry has a guard, and it refused.
+            RegistryUnreachable: the registry does not answer, or denies access.
+        """
+
+    def tag_version(self, name: str, version: int, key: str, value: str | None) -> None:
+        """Write one tag of a version; None takes it away. One that is already so is not written again.
+
+        Raises:
+            GuardRefused: the registry has a guard, and it refused.
+            RegistryUnreachable: the registry does not answer, or denies access.
+        """
+
+    def note_alias(self, name: str, version: int, alias: str, line: str) -> str | None:
+        """Say in the block of a version's description what became of an alias, in the place of an earlier line.
+
+        Returns:
+            A warning, if there was no room.
+
+        Raises:
+            AnnotationFailed: it reads back otherwise.
+            RegistryUnreachable: the registry does not answer, or denies access.
         """
 
     def hint_for(self, name: str) -> str:

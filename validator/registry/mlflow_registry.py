@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from validator.registry.aliases import note_version, point_alias, read_model, tag_model, tag_version
 from validator.registry.annotate import withdraw_verdict, write_annotation
 from validator.registry.connection import Connection, connect
-from validator.registry.interface import Annotation, AnnotationReceipt, PublishedVersion
+from validator.registry.interface import Annotation, AnnotationReceipt, ModelState, PublishedVersion
 from validator.registry.publish import publish_folder
 from validator.registry.resolve import describe_model, resolve_uri
 from validator.registry.stage import fetch_artifacts, stage_subject
@@ -59,6 +60,31 @@ class MlflowRegistry:
     def withdraw(self, subject: Subject) -> None:
         """See Registry.withdraw."""
         withdraw_verdict(self._connection, subject)
+
+    def read_model(self, name: str) -> ModelState:
+        """See Registry.read_model."""
+        self._connection.probe()
+        return read_model(self._connection, name)
+
+    def point_alias(self, name: str, alias: str, version: int | None) -> None:
+        """See Registry.point_alias."""
+        self._connection.probe()
+        point_alias(self._connection, name, alias, version)
+
+    def tag_model(self, name: str, key: str, value: str | None) -> None:
+        """See Registry.tag_model."""
+        self._connection.probe()
+        tag_model(self._connection, name, key, value)
+
+    def tag_version(self, name: str, version: int, key: str, value: str | None) -> None:
+        """See Registry.tag_version."""
+        self._connection.probe()
+        tag_version(self._connection, name, version, key, value)
+
+    def note_alias(self, name: str, version: int, alias: str, line: str) -> str | None:
+        """See Registry.note_alias."""
+        self._connection.probe()
+        return note_version(self._connection, name, version, alias, line)
 
     def hint_for(self, name: str) -> str:
         """See Registry.hint_for."""

@@ -170,6 +170,7 @@ def _from_version(connection: Connection, version: "ModelVersion", requested: st
         model_id=_find_model_id(connection, version.source or ""),
         run_id=version.run_id or None,
         tags=tuple(sorted((version.tags or {}).items())),
+        status=version.status,
     )
 
 

@@ -1,5 +1,6 @@
 """Where verdict tags and the description go: the registered version, else the logged model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,12 +56,12 @@ class VersionTarget:
 
     def set_tag(self, key: str, value: str) -> None:
         """Write one tag."""
-        with self.connection.doing(f"tagging {self.title}"):
+        with self.connection.writing(f"tagging {self.title}"):
             self.connection.client.set_model_version_tag(self.name, self.version, key, value)
 
     def delete_tag(self, key: str) -> None:
         """Take one tag away."""
-        with self.connection.doing(f"taking the tag {key} off {self.title}"):
+        with self.connection.writing(f"taking the tag {key} off {self.title}"):
             self.connection.client.delete_model_version_tag(self.name, self.version, key)
 
     def description(self) -> str | None:
@@ -71,7 +72,7 @@ class VersionTarget:
 
     def set_description(self, text: str) -> None:
         """Write the description."""
-        with self.connection.doing(f"describing {self.title}"):
+        with self.connection.writing(f"describing {self.title}"):
             self.connection.client.update_model_version(self.name, self.version, text)
 
 
@@ -94,12 +95,12 @@ class LoggedModelTarget:
 
     def set_tag(self, key: str, value: str) -> None:
         """Write one tag."""
-        with self.connection.doing(f"tagging {self.title}"):
+        with self.connection.writing(f"tagging {self.title}"):
             self.connection.client.set_logged_model_tags(self.model_id, {key: value})
 
     def delete_tag(self, key: str) -> None:
         """Take one tag away."""
-        with self.connection.doing(f"taking the tag {key} off {self.title}"):
+        with self.connection.writing(f"taking the tag {key} off {self.title}"):
             self.connection.client.delete_logged_model_tag(self.model_id, key)
 
     def description(self) -> str | None:
@@ -138,8 +139,21 @@ def write_description(target: TagTarget, block: str) -> str | None:
     Raises:
         AnnotationFailed: it reads back otherwise.
     """
+    return replace_description(target, lambda old: merge_description(old, block))
+
+
+def replace_description(target: TagTarget, edit: Callable[[str | None], tuple[str | None, str | None]]) -> str | None:
+    """Write a description anew and read it back; return the warning of the edit.
+
+    Args:
+        target: whose.
+        edit: from the old description to the new one, or None to leave it; and a warning.
+
+    Raises:
+        AnnotationFailed: it reads back otherwise.
+    """
     old = target.description()
-    text, warning = merge_description(old, block)
+    text, warning = edit(old)
     if text is not None and text != (old or ""):
         target.set_description(text)
         if (target.description() or "") != text:

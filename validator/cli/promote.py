@@ -1,0 +1,168 @@
+"""`validator promote`: move an alias to a version that a clearance is good for, and to no other."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from validator.cli.options import debug_option, quiet_option, tracking_uri_option
+from validator.cli.verify import read_digests, render_claims, tell_warning, to_document
+from validator.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from validator.promote import Holder, Promotion
+
+
+@click.command()
+@click.argument("uri", metavar="URI")
+@click.option("--alias", required=True, metavar="NAME", help="The alias that is moved.")
+@click.option(
+    "--key", "keys", multiple=True, required=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="Public key whose signature is good. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--clearance", type=click.Path(path_type=Path), metavar="FILE",
+    help="The clearance; by default the one in the run that the version's tag names.",
+)  # fmt: skip
+@click.option("--from-run", is_flag=True, help="Take the clearance from that run: the default, said aloud.")
+@click.option("--expect-current", type=click.IntRange(min=1), metavar="VERSION", help="Move it only from this version.")
+@click.option("--expect-none", is_flag=True, help="Move it only if no version holds it.")
+@click.option(
+    "--policy-digest", "policies", multiple=True, metavar="DIGEST", help="Accept this policy only. Repeatable."
+)
+@click.option(
+    "--golden-digest", "goldens", multiple=True, metavar="DIGEST", help="Accept this golden dataset only. Repeatable."
+)
+@click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say.")
+@tracking_uri_option
+@click.option(
+    "--cleared-in", metavar="URI", help="What the registry was called where the model was checked, if not as here."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@quiet_option
+@debug_option
+def promote(
+    *,
+    uri: str,
+    alias: str,
+    keys: tuple[Path, ...],
+    clearance: Path | None,
+    from_run: bool,
+    expect_current: int | None,
+    expect_none: bool,
+    policies: tuple[str, ...],
+    goldens: tuple[str, ...],
+    onnx: str | None,
+    tracking_uri: str | None,
+    cleared_in: str | None,
+    as_json: bool,
+    quiet: bool,
+    debug: bool,
+) -> ExitCode:
+    """Let an alias point to the registered version URI, if a signed clearance is good for its bytes.
+
+    Hashes the bytes and opens none of them. The same command again finishes what was interrupted, and changes nothing
+    where nothing is missing.
+
+    \b
+    Examples:
+      validator promote models:/alexnet/3 --alias champion --key gate.key.pub
+      validator promote models:/alexnet/3 --alias champion --key gate.key.pub \\
+        --expect-current 2 --policy-digest "$POLICY_DIGEST"
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    del debug  # read by the boundary, before anything is parsed
+    from validator.attest.judgement import Allowed
+    from validator.attest.keys import load_public_key
+    from validator.promote import PromoteRequest
+    from validator.promote import promote as promote_version
+    from validator.registry.mlflow_registry import open_registry
+
+    if from_run and clearance is not None:
+        raise UsageError("there are two places for the clearance", hint="write either --clearance FILE or --from-run")
+    request = PromoteRequest(
+        uri=uri,
+        alias=alias,
+        keys=tuple(load_public_key(path) for path in keys),
+        clearance=clearance,
+        expect=read_expectation(expect_current, expect_none=expect_none),
+        onnx=onnx,
+        cleared_in=cleared_in,
+        allowed=Allowed(policies=read_digests(policies), goldens=read_digests(goldens)),
+    )
+    registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning)
+    return show(promote_version(request, registry, datetime.now(UTC)), uri, as_json=as_json, quiet=quiet)
+
+
+def read_expectation(current: int | None, *, expect_none: bool) -> "Holder | None":
+    """Return who must hold the alias.
+
+    Raises:
+        UsageError: two are named.
+    """
+    from validator.promote import Holder
+
+    if current is not None and expect_none:
+        raise UsageError("--expect-current and --expect-none contradict each other", hint="write one of them")
+    return Holder(version=current) if current is not None or expect_none else None
+
+
+def show(promotion: "Promotion", uri: str, *, as_json: bool, quiet: bool) -> ExitCode:
+    """Print what came of it, and return the exit code."""
+    from validator.report.text import clean
+
+    outcome = promotion.outcome
+    for warning in outcome.warnings if outcome else ():
+        click.echo(f"warning[promotion]: {clean(warning, limit=2_000)}", err=True)
+    lines = list(render(promotion, uri))
+    click.echo(to_json(promotion, lines[-1]) if as_json else "\n".join(lines[-1:] if quiet else lines))
+    if outcome is None:
+        return ExitCode.REFUSED
+    if (failed := outcome.unnoted) is not None:
+        click.echo(f"{failed.word}[{failed.code}]: {clean(failed.message, limit=2_000)}", err=True)
+        click.echo(f"  {clean(failed.hint or 'the promotion stands', limit=2_000)}", err=True)
+        return failed.exit_code
+    return ExitCode.PASS
+
+
+def render(promotion: "Promotion", uri: str) -> Iterator[str]:
+    """Yield one line per claim, and a last one that decides."""
+    from validator.report.text import clean
+
+    if promotion.verification is not None:
+        yield from render_claims(promotion.verification)
+    yield clean(headline(promotion, uri), limit=400)
+
+
+def headline(promotion: "Promotion", uri: str) -> str:
+    """Return the last line."""
+    from validator.promotion import Level, describe_holder
+
+    verification, outcome = promotion.verification, promotion.outcome
+    if outcome is None:
+        names = [claim.name for claim in verification.claims if not claim.holds] if verification else []
+        return f"refused: {uri} is not cleared: {', '.join(names)}; no alias was moved"
+    record = outcome.record
+    word = "rolled back" if record.level is Level.ROLLBACK else "promoted"
+    again = "" if outcome.is_moved else " already, since " + record.time
+    where = f"{outcome.alias} of {outcome.name} points to version {record.version}{again}"
+    return f"{word}: {where}, before: {describe_holder(record.previous)}"
+
+
+def to_json(promotion: "Promotion", headline: str) -> str:
+    """Return everything as one document."""
+    outcome, verification = promotion.outcome, promotion.verification
+    return json.dumps(
+        {
+            "headline": headline,
+            "moved": outcome is not None and outcome.is_moved,
+            "promoted": outcome is not None,
+            "record": None if outcome is None else outcome.record.model_dump(mode="json"),
+            "verification": None if verification is None else to_document(verification),
+            "warnings": [] if outcome is None else list(outcome.warnings),
+        },
+        indent=2,
+        sort_keys=True,
+    )

@@ -1,0 +1,1 @@
+"""The use case behind `validator rollback`."""
