@@ -11,6 +11,7 @@ import pytest
 
 from tests.worker.jobs import CPU, CUDA, export_job, liar, probe_job, run_job_of, wait_for, workers_in
 from validator.executors.local import JobEventKind, LocalExecutor
+from validator.executors.schedule import Schedule, Seat
 from validator.worker.launch import Limits
 from validator.worker.outcome import Completed, Crashed, Declined, TimedOut, Violated
 from validator.worker.warm import WarmSpec
@@ -179,6 +180,27 @@ def test_only_so_many_workers_wait_warm_and_the_next_starts_when_one_has_its_job
         assert len(workers_in(tmp_path)) == 2
         executor.submit(run_job_of())
         wait_for(lambda: len(workers_in(tmp_path)) == 3)
+
+
+def test_jobs_run_in_the_order_foreseen_in_whatever_order_they_come(tmp_path):
+    schedule = Schedule(warm_limit=2, jobs_per_gpu=1)
+    for spec in (SPEC, OTHER_SPEC):
+        schedule.foresee(Seat(spec=spec))
+    first, second = schedule._foreseen
+    ran = []
+
+    def take(seat):
+        with schedule.turn(seat) as job:
+            ran.append(job.job_id)
+
+    assert schedule.assign(run_job_of(threads=7, job_id="needed later"))
+    assert schedule.assign(run_job_of(job_id="needed first"))
+    threads = [threading.Thread(target=take, args=[seat]) for seat in (second, first)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ran == ["needed first", "needed later"]
 
 
 def test_a_worker_that_dies_before_its_job_is_replaced(tmp_path):

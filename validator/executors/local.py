@@ -94,7 +94,7 @@ class LocalExecutor:
             jobs_per_gpu: how many run jobs share a GPU.
             on_event: called in the consumer's thread, while it waits for the next outcome.
             command: see `start_worker`.
-            warm_limit: how many workers may be started before their turn; None: half of the CPUs.
+            warm_limit: how many workers may be started before their turn; None: half as many as there are CPUs, or two.
         """
         cpus = len(os.sched_getaffinity(0))
         self._scratch = scratch
@@ -102,7 +102,7 @@ class LocalExecutor:
         self._command = tuple(command)
         self._on_event = on_event
         self._schedule = Schedule(
-            warm_limit=max(1, cpus // 2) if warm_limit is None else warm_limit, jobs_per_gpu=jobs_per_gpu
+            warm_limit=max(2, cpus // 2) if warm_limit is None else warm_limit, jobs_per_gpu=jobs_per_gpu
         )
         self._messages: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []

@@ -1,8 +1,8 @@
 """Who may start, and who may run: the order of the workers of one check.
 
-Two jobs on the CPU would fight for its cores, so they run one at a time, in the order given. A GPU takes several at
-once. What only looks at a file runs beside them. A second attempt has its device to itself: whatever ran beside the
-first one may have been to blame.
+Two jobs on the CPU would fight for its cores, so they run one at a time, in the order foreseen: the next one's worker
+is warm then. A GPU takes several at once. What only looks at a file runs beside them. A second attempt has its device
+to itself: whatever ran beside the first one may have been to blame.
 
 A worker may *start* ahead of its turn, to be warm when that comes, as long as no more than a few wait like this. One
 whose turn has come never waits for another to start: so nothing can wait for itself.
@@ -51,8 +51,6 @@ class Schedule:
         self._changed = threading.Condition()
         self._foreseen: list[Seat] = []
         """Those that do not run yet, in the order in which they are needed."""
-        self._queue: list[Seat] = []
-        """Those of them that have a job, in the order in which they got it."""
         self._taken: Counter[str] = Counter()
         """Device -> places taken."""
 
@@ -60,8 +58,6 @@ class Schedule:
         """Add a seat behind all others."""
         with self._changed:
             self._foreseen.append(seat)
-            if seat.job is not None:
-                self._queue.append(seat)
             self._changed.notify_all()
 
     def assign(self, job: Job) -> bool:
@@ -71,7 +67,6 @@ class Schedule:
             seat = next((s for s in self._foreseen if s.job is None and s.spec == spec), None)
             if seat is not None:
                 seat.job = job
-                self._queue.append(seat)
                 self._changed.notify_all()
         return seat is not None
 
@@ -103,7 +98,6 @@ class Schedule:
             job, device, places = seat.job, seat.device, self._places(seat)
             assert job is not None  # noqa: S101 - for the type checker: without a job nothing may run
             self._foreseen.remove(seat)
-            self._queue.remove(seat)
             self._take(device, places)
         try:
             yield job
@@ -123,13 +117,13 @@ class Schedule:
         return first is seat and waiting < self._warm_limit
 
     def _may_run(self, seat: Seat) -> bool:
-        """Whether it has a job, is the first that waits for its device, and finds room there."""
+        """Whether it has a job, is the first of those that have one for its device, and finds room there."""
         if seat.job is None:
             return False
         device = seat.device
         if device is None:
             return True
-        first = next(other for other in self._queue if other.device == device)
+        first = next(other for other in self._foreseen if other.job is not None and other.device == device)
         return first is seat and self._taken[device] + self._places(seat) <= self._capacity(device)
 
     def _places(self, seat: Seat) -> int:
