@@ -1,6 +1,9 @@
 import errno
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,11 +140,43 @@ def test_a_closed_standard_output_never_passes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_sigterm_is_an_interruption_and_the_handler_goes_back() -> None:
-    import signal
-
     before = signal.getsignal(signal.SIGTERM)
     assert run(command_that(lambda: os.kill(os.getpid(), signal.SIGTERM)), [], debug=False) is ExitCode.INTERRUPTED
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_that_interrupts_no_call_is_not_lost(number: signal.Signals) -> None:
+    """As one that comes just before a blocking call: here another thread takes it, and the call goes on."""
+    pipe, writer = os.pipe()
+    is_over = threading.Event()
+    in_time = []
+
+    def take() -> None:
+        time.sleep(0.1)  # until the main thread reads
+        signal.pthread_kill(threading.get_ident(), number)
+        in_time.append(is_over.wait(30))
+        os.close(writer)
+
+    thread = threading.Thread(target=take)
+
+    def read() -> None:
+        thread.start()
+        os.read(pipe, 1)
+
+    assert run(command_that(read), [], debug=False) is ExitCode.INTERRUPTED
+    is_over.set()
+    thread.join()
+    os.close(pipe)
+    assert in_time == [True]
+
+
+def test_what_wakes_the_main_thread_is_put_away() -> None:
+    before = signal.getsignal(signal.SIGURG)
+    assert run(command_that(lambda: signal.raise_signal(signal.SIGTERM)), [], debug=False) is ExitCode.INTERRUPTED
+    assert signal.getsignal(signal.SIGURG) is before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert not [t for t in threading.enumerate() if t.name == "signals"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,11 @@ APP = ("validator.cli.main", "app")
 """By name: the boundary stands below the commands, and a command that cannot be imported is an error like others."""
 
 DEBUG_OPTION = "--debug"
+
+_WAKING = signal.SIGURG
+"""Sent to ourselves, to interrupt a call that blocks. Ignored by whoever does not handle it."""
+_WAKE_S = 0.2
+"""Seconds that the main thread has to see a signal by itself, and between two that wake it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -52,7 +58,7 @@ def run(load: Callable[[], click.Command], arguments: Sequence[str], *, debug: b
     """
     _prepare_streams()
     try:
-        with _termination_as_interrupt():
+        with _termination_as_interrupt(), _signals_that_wake():
             returned = load().main(args=list(arguments), prog_name="validator", standalone_mode=False)
         code = _code_of(returned)
         _flush_output()
@@ -120,6 +126,42 @@ def _termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _signals_that_wake() -> Iterator[None]:
+    """Interrupt what the main thread waits for when a signal has come that it has not seen.
+
+    Python acts on a signal between two steps of its own. One that comes after the last of them and before a blocking
+    call interrupts neither, and would be seen when that call returns: for a pipe that nobody writes to, never.
+    """
+    heard, ear = os.pipe()
+    os.set_blocking(ear, False)
+    main_thread = threading.get_ident()
+    is_awake = threading.Event()
+
+    def wake() -> None:
+        while number := os.read(heard, 1):
+            if number[0] == _WAKING:
+                continue
+            is_awake.clear()
+            while not is_awake.wait(_WAKE_S):
+                signal.pthread_kill(main_thread, _WAKING)
+
+    # Python sees lower numbers first: once this handler runs, whatever woke it was seen.
+    before = signal.signal(_WAKING, lambda _number, _frame: is_awake.set())
+    before_ear = signal.set_wakeup_fd(ear, warn_on_full_buffer=False)
+    thread = threading.Thread(target=wake, name="signals", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before_ear)
+        os.close(ear)
+        is_awake.set()
+        thread.join()
+        os.close(heard)
+        signal.signal(_WAKING, before)
 
 
 def _prepare_streams() -> None:
