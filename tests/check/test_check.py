@@ -86,7 +86,7 @@ def test_an_onnx_file_comes_from_the_option_then_the_tag_then_the_artifacts(
 def test_a_tag_cannot_name_a_file_of_this_machine(
     run: Checker, program: Path, onnx: Path, registry: FakeRegistry
 ) -> None:
-    run(program, onnx=str(onnx))
+    registry.add_version("net", program)
     registry.version("net", 1).tags["validator.onnx"] = f"file://{onnx}"
     with pytest.raises(FormatRefused, match="no models:/ or runs:/ URI"):
         run(None)
@@ -150,9 +150,8 @@ def test_an_onnx_file_with_another_output_fails(
 
 @pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
 def test_a_missing_gpu_is_inconclusive_and_never_left_out(run: Checker, program: Path, onnx: Path) -> None:
-    result = run(
-        program, onnx=str(onnx), policy='required = ["eager-cpu", "eager-cuda", "onnxruntime-gpu"]\nbatch_size = 4\n'
-    )
+    policy = POLICY.replace('"onnxruntime-cpu"', '"eager-cuda", "onnxruntime-gpu"')
+    result = run(program, onnx=str(onnx), policy=policy)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "CUDA" in messages(result, "not measured")
 

@@ -1,4 +1,4 @@
-"""What the golden dataset declares about outputs decides a real check."""
+"""What the golden dataset declares about outputs decides a check."""
 
 from pathlib import Path
 
@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from tests.check.conftest import Checker, save_onnx, save_program
+from benchmarks.harness import check_files
+from tests.check.conftest import save_onnx, save_program
 from validator.errors import GoldenError
 from validator.golden.output_spec import OutputSpec
 from validator.golden.writer import Sample, write_golden
-from validator.judge import Verdict
+from validator.judge import Status, Verdict
+from validator.policy import Policy
 
 
 class Tied(nn.Module):
@@ -28,7 +30,17 @@ class Tied(nn.Module):
         return {"rows": (x * 2).flip(1), "best": twice.argmax(1) + x.shape[1], "twice": twice}
 
 
+POLICY = Policy(required=("eager-cpu", "onnxruntime-cpu"), batch_size=4)
 DECLARED = {"rows": {"unordered": "rows"}, "best": {"tie_break": "any", "scores": "twice"}}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The program, and the ONNX file that answers otherwise."""
+    folder = tmp_path_factory.mktemp("tied")
+    example = (torch.randn(2, 5, generator=torch.Generator().manual_seed(1)),)
+    model = save_program(Tied(last=False), example, folder / "model") / "data" / "model.pt2"
+    return model, save_onnx(Tied(last=True), example, folder / "o/m.onnx")
 
 
 @pytest.mark.parametrize(
@@ -43,19 +55,18 @@ DECLARED = {"rows": {"unordered": "rows"}, "best": {"tie_break": "any", "scores"
     ids=["nothing", "some", "all", "wrong dtype", "wrong name"],
 )
 def test_a_check_goes_by_what_is_declared(
-    run: Checker, tmp_path: Path, declared: dict, verdict: Verdict | None
+    files: tuple[Path, Path], tmp_path: Path, declared: dict, verdict: Verdict | None
 ) -> None:
-    example = (torch.randn(2, 5, generator=torch.Generator().manual_seed(1)),)
-    model = save_program(Tied(last=False), example, tmp_path / "model")
-    onnx = save_onnx(Tied(last=True), example, tmp_path / "o/m.onnx")
+    model, onnx = files
     rng = np.random.default_rng(0)
     samples = [Sample(inputs={"x": rng.normal(size=5).astype(np.float32)}) for _ in range(9)]
     specs = {name: OutputSpec.model_validate(keys) for name, keys in declared.items()}
-    write_golden(tmp_path / "declared", samples, name="tied", source="tests", outputs=specs or None)
+    golden = write_golden(tmp_path / "declared", samples, name="tied", source="tests", outputs=specs or None)
+    (tmp_path / "scratch").mkdir()
     if verdict is None:
         with pytest.raises(GoldenError, match="no row") as caught:
-            run(model, onnx=str(onnx), golden=str(tmp_path / "declared"))
+            check_files(POLICY, model, golden, tmp_path / "scratch", onnx=onnx)
         assert "there is rows" in caught.value.hint
         return
-    result = run(model, onnx=str(onnx), golden=str(tmp_path / "declared"))
-    assert result.verdict is verdict, [f for f in result.document.findings if f.status != "within"]
+    decision = check_files(POLICY, model, golden, tmp_path / "scratch", onnx=onnx).decision
+    assert decision.verdict is verdict, [f for f in decision.findings if f.status is not Status.WITHIN]

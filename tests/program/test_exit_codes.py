@@ -31,7 +31,7 @@ for files, serialization in ((None, "pt2"), ([sys.argv[1]], "pt2"), (None, "pick
 """
 """Version 1 is healthy, version 2 has a stale ONNX file, version 3 is a pickle."""
 
-POLICY = 'required = ["eager-cpu", "onnxruntime-cpu"]\nbatch_size = 4\n'
+POLICY = 'required = ["eager-cpu", "onnxruntime-cpu"]\nbatch_size = 4\n[checks]\nfresh_process = false\n'
 
 Program = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -129,7 +129,7 @@ def test_no_registry_exits_2(program: Program, world: Path) -> None:
 
 
 def test_an_unknown_policy_key_exits_2(program: Program, world: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.toml").write_text(POLICY + "toleranze = 3\n")
+    (tmp_path / "bad.toml").write_text("toleranze = 3\n" + POLICY)
     ended = program("check", "models:/net/1", "--golden", str(world / "golden"), "--policy", "bad.toml")
     assert ended.returncode == 2, ended.stderr
     assert "unknown key toleranze" in ended.stderr
