@@ -15,6 +15,7 @@ from validator.manifest import measure_folder
 from validator.promote import Holder, PromoteRequest, Promotion, promote
 from validator.promotion import PROMOTION_TAG, Record, read_record
 from validator.registry.interface import Annotation, Registry, resolve_text
+from validator.rollback import RollbackRequest, rollback
 from validator.subject import OnnxOrigin
 
 FILES = {"MLmodel": b"flavors: {}\n", "data/model.pt2": b"weights"}
@@ -97,6 +98,10 @@ class Team:
     ) -> Promotion:
         request = PromoteRequest(**({"uri": self.uri(number), "alias": "champion", "keys": KEYS} | options))
         return promote(request, registry or self.registry, now)
+
+    def rollback(self, *, now: datetime = NOW, registry: Registry | None = None, **options: Any) -> Promotion:
+        request = RollbackRequest(**({"name": self.name, "alias": "champion", "keys": KEYS} | options))
+        return rollback(request, registry or self.registry, now)
 
     def holder(self, alias: str = "champion", name: str | None = None) -> int | None:
         return self.registry.read_model(name or self.name).aliases.get(alias)

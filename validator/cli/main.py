@@ -27,6 +27,9 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "promote": Entry(
             place="validator.cli.promote:promote", summary="Move an alias to a version that a clearance is good for."
         ),
+        "rollback": Entry(
+            place="validator.cli.rollback:rollback", summary="Let an alias point to the version before again."
+        ),
         "key": Entry(place="validator.cli.key:key", summary="Make keys that clearances are signed with."),
         "golden": Entry(place="validator.cli.golden:golden", summary="Make, look at and verify golden datasets."),
         "calibrate": Entry(place="validator.cli.calibrate:calibrate", summary="Measure budgets on a healthy model."),

@@ -114,7 +114,7 @@ def show(promotion: "Promotion", uri: str, *, as_json: bool, quiet: bool) -> Exi
     from validator.report.text import clean
 
     outcome = promotion.outcome
-    for warning in outcome.warnings if outcome else ():
+    for warning in warnings_of(promotion):
         click.echo(f"warning[promotion]: {clean(warning, limit=2_000)}", err=True)
     lines = list(render(promotion, uri))
     click.echo(to_json(promotion, lines[-1]) if as_json else "\n".join(lines[-1:] if quiet else lines))
@@ -125,6 +125,20 @@ def show(promotion: "Promotion", uri: str, *, as_json: bool, quiet: bool) -> Exi
         click.echo(f"  {clean(failed.hint or 'the promotion stands', limit=2_000)}", err=True)
         return failed.exit_code
     return ExitCode.PASS
+
+
+def warnings_of(promotion: "Promotion") -> Iterator[str]:
+    """Yield what people should know although the alias was moved."""
+    outcome, verification = promotion.outcome, promotion.verification
+    if outcome is None:
+        return
+    yield from outcome.warnings
+    if outcome.record.reason is not None:
+        yield f"without a clearance: {outcome.record.reason}"
+    if verification is not None:
+        for claim in verification.claims:
+            if claim.name == "expires" and claim.message.endswith(" is past"):
+                yield f"the clearance has expired: {claim.message}; check the version again"
 
 
 def render(promotion: "Promotion", uri: str) -> Iterator[str]:
@@ -161,7 +175,7 @@ def to_json(promotion: "Promotion", headline: str) -> str:
             "promoted": outcome is not None,
             "record": None if outcome is None else outcome.record.model_dump(mode="json"),
             "verification": None if verification is None else to_document(verification),
-            "warnings": [] if outcome is None else list(outcome.warnings),
+            "warnings": list(warnings_of(promotion)),
         },
         indent=2,
         sort_keys=True,

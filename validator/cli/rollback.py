@@ -1,0 +1,104 @@
+"""`validator rollback`: let an alias point to the version before again."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from validator.cli.options import debug_option, quiet_option, tracking_uri_option
+from validator.cli.promote import read_expectation, show
+from validator.cli.verify import tell_warning
+from validator.errors import ExitCode, UsageError
+
+
+@click.command()
+@click.argument("uri", metavar="MODEL")
+@click.option("--alias", required=True, metavar="NAME", help="The alias that goes back.")
+@click.option(
+    "--key", "keys", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="Public key whose signature is good. Repeatable.",
+)  # fmt: skip
+@click.option("--to", type=click.IntRange(min=1), metavar="VERSION", help="Go to this version, not to the one before.")
+@click.option("--expect-current", type=click.IntRange(min=1), metavar="VERSION", help="Move it only from this version.")
+@click.option(
+    "--clearance", type=click.Path(path_type=Path), metavar="FILE",
+    help="The clearance of that version; by default the one that it was promoted with.",
+)  # fmt: skip
+@click.option(
+    "--without-clearance", "reason", metavar="REASON", help="Verify nothing; the reason is recorded on the model."
+)
+@click.option(
+    "--republished", metavar="NAME", help="Accept another version with the same bytes as the cleared one of this model."
+)
+@click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say.")
+@tracking_uri_option
+@click.option(
+    "--cleared-in", metavar="URI", help="What the registry was called where the model was checked, if not as here."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@quiet_option
+@debug_option
+def rollback(
+    *,
+    uri: str,
+    alias: str,
+    keys: tuple[Path, ...],
+    to: int | None,
+    expect_current: int | None,
+    clearance: Path | None,
+    reason: str | None,
+    republished: str | None,
+    onnx: str | None,
+    tracking_uri: str | None,
+    cleared_in: str | None,
+    as_json: bool,
+    quiet: bool,
+    debug: bool,
+) -> ExitCode:
+    """Let an alias of the registered MODEL point to the version that held it before the last promotion.
+
+    That version's clearance must hold in everything but its time: one that has expired is good enough to go back to.
+    The same command again changes nothing.
+
+    \b
+    Examples:
+      validator rollback models:/alexnet --alias champion --key gate.key.pub
+      validator rollback models:/alexnet --alias champion --to 1 --key gate.key.pub
+      validator rollback models:/alexnet --alias champion \\
+        --without-clearance "3 answers nonsense, 2 was never checked"
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    del debug  # read by the boundary, before anything is parsed
+    from validator.attest.keys import load_public_key
+    from validator.registry.mlflow_registry import open_registry
+    from validator.rollback import RollbackRequest
+    from validator.rollback import rollback as roll_back
+
+    request = RollbackRequest(
+        name=read_name(uri),
+        alias=alias,
+        keys=tuple(load_public_key(path) for path in keys),
+        to=to,
+        expect=read_expectation(expect_current, expect_none=False),
+        clearance=clearance,
+        reason=reason,
+        republished=republished,
+        onnx=onnx,
+        cleared_in=cleared_in,
+    )
+    registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning)
+    return show(roll_back(request, registry, datetime.now(UTC)), uri, as_json=as_json, quiet=quiet)
+
+
+def read_name(uri: str) -> str:
+    """Return the name in `models:/NAME`.
+
+    Raises:
+        UsageError: it names a version or an alias, or is no such URI.
+    """
+    match = re.fullmatch(r"models:/+([^/@]+)/*", uri)
+    if match is None:
+        raise UsageError(
+            f"{uri!r} is not a registered model", hint="write models:/NAME; the version is found, or named with --to"
+        )
+    return match[1]
