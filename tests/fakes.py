@@ -17,6 +17,7 @@ from validator.registry.interface import (
     AnnotationReceipt,
     ModelState,
     PublishedVersion,
+    Republication,
 )
 from validator.registry.stage import freeze_folder
 from validator.subject import (
@@ -158,6 +159,10 @@ class FakeRegistry:
             model.versions[newest].tags.update({**tags, DIGEST_TAG: digest})
         model.aliases[alias] = newest
         return PublishedVersion(name=name, version=newest, digest=digest, created=is_new)
+
+    def republish(self, republication: Republication) -> PublishedVersion:
+        """Nothing is kept here that was uploaded: what republishing does is tested on MLflow itself."""
+        raise CouldNotRun(f"{self.uri} keeps no uploads, not those of {republication.name} either")
 
     def annotate(self, annotation: Annotation) -> AnnotationReceipt:
         if self.is_down or self.refuses_annotations:

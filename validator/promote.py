@@ -39,12 +39,31 @@ from validator.promotion import (
     describe_gain,
     describe_holder,
     describe_loss,
+    describe_origin,
     read_record,
 )
-from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, NOBODY, PREVIOUS_TAG, ModelState, Registry
+from validator.registry.description import wrap_block
+from validator.registry.interface import (
+    CLEARANCE_TAG,
+    EXPECT_TAG,
+    NOBODY,
+    PREVIOUS_TAG,
+    ModelState,
+    Registry,
+    Republication,
+)
 from validator.scratch import scratch_folder
-from validator.subject import AliasUri, LoggedModelUri, RunUri, StageUri, Subject, VersionUri, parse_model_uri
-from validator.verify import Examination, Verification, VerifyRequest, examine
+from validator.subject import (
+    AliasUri,
+    LoggedModelUri,
+    OnnxOrigin,
+    RunUri,
+    StageUri,
+    Subject,
+    VersionUri,
+    parse_model_uri,
+)
+from validator.verify import CLEARANCE_ARTIFACT, Examination, Verification, VerifyRequest, examine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +72,16 @@ class Holder:
 
     version: int | None
     """None: nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where the cleared bytes are republished."""
+
+    name: str | None = None
+    """The registered model; None: the cleared one's name with `-prod` behind it."""
+    experiment: str = "validator.promoted"
+    """Where they are uploaded. Nobody but the gate should write there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +96,8 @@ class PromoteRequest:
     """None: the artifact of the run that the version's tag names."""
     expect: Holder | None = None
     """None: whoever holds the alias now."""
+    republish: Destination | None = None
+    """None: the alias of the cleared model itself moves."""
     onnx: str | None = None
     """Where the ONNX file is, if neither the clearance nor the model says."""
     cleared_in: str | None = None
@@ -114,17 +145,31 @@ def promote(request: PromoteRequest, registry: Registry, now: datetime) -> Promo
         if not examination.verification.holds:
             return Promotion(verification=examination.verification, outcome=None)
         require_promotable(examination)
-        move = Move(
-            subject=examination.subject,
-            alias=request.alias,
-            level=Level.ALIAS,
-            expect=request.expect,
-            envelope=examination.envelope,
-            key=key_of(examination),
-            now=now,
-        )
-        recheck = bytes_recheck(registry, examination, scratch / "after")
+        if request.republish is None:
+            move = move_to(request, examination.subject, examination, now, level=Level.ALIAS)
+            recheck = bytes_recheck(registry, examination, scratch / "after")
+        else:
+            subject = republish(request, request.republish, examination, registry, now, scratch)
+            move = move_to(request, subject, examination, now, level=Level.REPUBLISH)
+            # Hashed only now, in a place where nobody else writes.
+            recheck = identity_recheck(registry, subject)
         return Promotion(verification=examination.verification, outcome=carry_out(registry, move, recheck))
+
+
+def move_to(
+    request: PromoteRequest, subject: Subject, examination: Examination, now: datetime, *, level: Level
+) -> "Move":
+    """Return the move of an alias to a version."""
+    return Move(
+        subject=subject,
+        alias=request.alias,
+        level=level,
+        expect=request.expect,
+        envelope=examination.envelope,
+        key=key_of(examination),
+        now=now,
+        origin=None if level is Level.ALIAS else examination.subject.pinned_uri,
+    )
 
 
 def verification_of(request: PromoteRequest) -> VerifyRequest:
@@ -182,6 +227,70 @@ def require_promotable(examination: Examination) -> None:
 def key_of(examination: Examination) -> str:
     """Return the id of the key that signed a verified clearance."""
     return read_envelope(examination.envelope).signatures[0].keyid
+
+
+# --- Republishing -------------------------------------------------------------------------------------------------
+
+
+def republish(
+    request: PromoteRequest,
+    destination: Destination,
+    examination: Examination,
+    registry: Registry,
+    now: datetime,
+    scratch: Path,
+) -> Subject:
+    """Upload the bytes that were hashed, register them under the gate's own name, download that and verify it again.
+
+    Returns:
+        The version that holds them now.
+
+    Raises:
+        UsageError: they would be republished under their own name.
+        PromotionRefused: the version that says it holds these bytes does not.
+    """
+    cleared, staged, onnx = examination.subject, examination.staged, examination.onnx
+    name = destination.name or f"{cleared.name}-prod"
+    if name == cleared.name:
+        raise UsageError(f"{name} is the model that was cleared", hint="name another one with --to")
+    if staged is None:
+        raise ClearanceRefused("nothing was signed that bytes could be held against")
+    clearance = scratch / CLEARANCE_ARTIFACT
+    clearance.write_bytes(examination.envelope)
+    published = registry.republish(
+        Republication(
+            name=name,
+            experiment=destination.experiment,
+            origin=cleared.pinned_uri,
+            folder=staged.folder,
+            digest=staged.manifest.digest,
+            clearance=clearance,
+            clearance_sha256=hashlib.sha256(examination.envelope).hexdigest(),
+            onnx=None if onnx is None or onnx.origin is OnnxOrigin.ARTIFACT else onnx.path.parent,
+            description=wrap_block(describe_origin(cleared.pinned_uri, staged.manifest.digest)),
+        )
+    )
+    again = examine(
+        VerifyRequest(
+            uri=published.uri,
+            keys=request.keys,
+            envelope=examination.envelope,
+            cleared_in=request.cleared_in,
+            republished=cleared.name,
+            allowed=request.allowed,
+        ),
+        registry,
+        now,
+        scratch / "again",
+    )
+    if not again.verification.holds:
+        wrong = "; ".join(f"{c.name}: {c.message}" for c in again.verification.claims if not c.holds)
+        raise PromotionRefused(
+            f"{again.subject.title} does not hold what was cleared: {wrong}; no alias was moved",
+            hint=f"somebody else may write to {name} or to experiment {destination.experiment}: delete that version, "
+            "and see to it that only the gate can",
+        )
+    return again.subject
 
 
 # --- The move -----------------------------------------------------------------------------------------------------

@@ -111,5 +111,10 @@ def describe_loss(alias: str, record: Record) -> str:
     return f"- ▽ `{alias}` until {_minutes(record.time)} · {what} version {record.version}"
 
 
+def describe_origin(uri: str, digest: str) -> str:
+    """Return the heading of a republished version's description."""
+    return f"**republished** · the bytes of `{uri}` · `{digest[:15]}`"
+
+
 def _minutes(time: str) -> str:
     return f"{time[:10]} {time[11:16]} UTC"

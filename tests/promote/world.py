@@ -122,8 +122,8 @@ class Team:
             "descriptions": [self.world.description(self.name, n) for n in range(1, self.newest() + 1)],
         }
 
-    def newest(self) -> int:
-        return int(resolve_text(self.registry, f"models:/{self.name}/latest").version or 0)
+    def newest(self, name: str | None = None) -> int:
+        return int(resolve_text(self.registry, f"models:/{name or self.name}/latest").version or 0)
 
 
 class Interrupted:

@@ -13,7 +13,7 @@ from validator.cli.verify import read_digests, render_claims, tell_warning, to_d
 from validator.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from validator.promote import Holder, Promotion
+    from validator.promote import Destination, Holder, Promotion
 
 
 @click.command()
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 @click.option("--from-run", is_flag=True, help="Take the clearance from that run: the default, said aloud.")
 @click.option("--expect-current", type=click.IntRange(min=1), metavar="VERSION", help="Move it only from this version.")
 @click.option("--expect-none", is_flag=True, help="Move it only if no version holds it.")
+@click.option(
+    "--level", type=click.Choice(["alias", "republish"]), default="alias", show_default=True,
+    help="Move the alias of this model, or upload the cleared bytes as a version of another and move its alias.",
+)  # fmt: skip
+@click.option("--to", metavar="NAME", help="Model that is republished to; by default this one's name and -prod.")
+@click.option(
+    "--experiment", metavar="NAME", help="Experiment that is republished into; by default validator.promoted."
+)
 @click.option(
     "--policy-digest", "policies", multiple=True, metavar="DIGEST", help="Accept this policy only. Repeatable."
 )
@@ -53,6 +61,9 @@ def promote(
     from_run: bool,
     expect_current: int | None,
     expect_none: bool,
+    level: str,
+    to: str | None,
+    experiment: str | None,
     policies: tuple[str, ...],
     goldens: tuple[str, ...],
     onnx: str | None,
@@ -72,6 +83,8 @@ def promote(
       validator promote models:/alexnet/3 --alias champion --key gate.key.pub
       validator promote models:/alexnet/3 --alias champion --key gate.key.pub \\
         --expect-current 2 --policy-digest "$POLICY_DIGEST"
+      validator promote models:/alexnet/3 --alias champion --key gate.key.pub \\
+        --level republish --to alexnet-prod
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
     from validator.attest.judgement import Allowed
@@ -88,6 +101,7 @@ def promote(
         keys=tuple(load_public_key(path) for path in keys),
         clearance=clearance,
         expect=read_expectation(expect_current, expect_none=expect_none),
+        republish=read_destination(level, to, experiment),
         onnx=onnx,
         cleared_in=cleared_in,
         allowed=Allowed(policies=read_digests(policies), goldens=read_digests(goldens)),
@@ -107,6 +121,21 @@ def read_expectation(current: int | None, *, expect_none: bool) -> "Holder | Non
     if current is not None and expect_none:
         raise UsageError("--expect-current and --expect-none contradict each other", hint="write one of them")
     return Holder(version=current) if current is not None or expect_none else None
+
+
+def read_destination(level: str, name: str | None, experiment: str | None) -> "Destination | None":
+    """Return where the bytes are republished; None at the level where they are not.
+
+    Raises:
+        UsageError: a destination for what goes nowhere.
+    """
+    from validator.promote import Destination
+
+    if level == "alias":
+        if name is not None or experiment is not None:
+            raise UsageError("--to and --experiment are for --level republish", hint="add that, or leave them out")
+        return None
+    return Destination(name=name) if experiment is None else Destination(name=name, experiment=experiment)
 
 
 def show(promotion: "Promotion", uri: str, *, as_json: bool, quiet: bool) -> ExitCode:

@@ -98,6 +98,27 @@ class ModelState:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Republication:
+    """Cleared bytes that shall be a version of another model."""
+
+    name: str
+    """Of that model."""
+    experiment: str
+    """Where they are uploaded; nobody but the gate should write there."""
+    origin: str
+    """The cleared version's pinned URI."""
+    folder: Path
+    digest: str
+    """Of the folder's manifest."""
+    clearance: Path
+    clearance_sha256: str
+    onnx: Path | None
+    """Folder of the cleared ONNX file; None: there is none, or it is among the bytes."""
+    description: str
+    """Of the version, when it is made."""
+
+
 class Registry(Protocol):
     """Where models live."""
 
@@ -149,6 +170,16 @@ class Registry(Protocol):
         Raises:
             IntegrityError: the folder holds links or special files.
             RegistryUnreachable: the registry does not answer.
+        """
+
+    def republish(self, republication: Republication) -> PublishedVersion:
+        """Make cleared bytes a version of another model, unless it has one; no alias is moved.
+
+        What is found there is not believed: the caller has to stage the version and compare its digest.
+
+        Raises:
+            GuardRefused: the registry has a guard, and it refused.
+            RegistryUnreachable: the registry does not answer. Calling again is safe.
         """
 
     def annotate(self, annotation: Annotation) -> AnnotationReceipt:

@@ -6,8 +6,9 @@ from pathlib import Path
 from validator.registry.aliases import note_version, point_alias, read_model, tag_model, tag_version
 from validator.registry.annotate import withdraw_verdict, write_annotation
 from validator.registry.connection import Connection, connect
-from validator.registry.interface import Annotation, AnnotationReceipt, ModelState, PublishedVersion
+from validator.registry.interface import Annotation, AnnotationReceipt, ModelState, PublishedVersion, Republication
 from validator.registry.publish import publish_folder
+from validator.registry.republish import republish_version
 from validator.registry.resolve import describe_model, resolve_uri
 from validator.registry.stage import fetch_artifacts, stage_subject
 from validator.subject import ModelUri, StagedModel, Subject
@@ -52,6 +53,11 @@ class MlflowRegistry:
         """See Registry.publish."""
         self._connection.probe()
         return publish_folder(self._connection, name, folder, model_type=model_type, alias=alias, tags=tags)
+
+    def republish(self, republication: Republication) -> PublishedVersion:
+        """See Registry.republish."""
+        self._connection.probe()
+        return republish_version(self._connection, republication)
 
     def annotate(self, annotation: Annotation) -> AnnotationReceipt:
         """See Registry.annotate."""

@@ -30,7 +30,7 @@ def publish_folder(
     is_new = version is None
     if version is None:
         model = upload_folder(connection, name, folder, model_type=model_type)
-        version = _create_version(connection, name, model.model_id, {**tags, DIGEST_TAG: digest})
+        version = create_version(connection, name, model.model_id, {**tags, DIGEST_TAG: digest})
     number = int(version.version)
     with connection.doing(f"pointing alias {alias} of {name} to version {number}"):
         connection.client.set_registered_model_alias(name, alias, str(number))
@@ -45,14 +45,25 @@ def ensure_model(connection: Connection, name: str) -> None:
             client.create_registered_model(name)
 
 
-def upload_folder(connection: Connection, name: str, folder: Path, *, model_type: str) -> "LoggedModel":
+def upload_folder(
+    connection: Connection,
+    name: str,
+    folder: Path,
+    *,
+    model_type: str,
+    experiment: str = EXPERIMENT,
+    tags: Mapping[str, str] | None = None,
+    run_id: str | None = None,
+) -> "LoggedModel":
     """Make a logged model out of a folder. One that was uploaded in part is marked as failed."""
     client = connection.client
-    experiment_id = ensure_experiment(connection)
+    experiment_id = ensure_experiment(connection, experiment)
     # Logged model names allow neither of the first five, registered ones neither of the first two.
     logged_name = re.sub(r"[/:.%\"']", "-", name)
     with connection.doing(f"uploading {folder} as {name}"):
-        model = client.create_logged_model(experiment_id, name=logged_name, model_type=model_type)
+        model = client.create_logged_model(
+            experiment_id, name=logged_name, model_type=model_type, tags=dict(tags or {}), source_run_id=run_id
+        )
         is_uploaded = False
         try:
             client.log_model_artifacts(model.model_id, str(folder))
@@ -62,8 +73,8 @@ def upload_folder(connection: Connection, name: str, folder: Path, *, model_type
     return model
 
 
-def ensure_experiment(connection: Connection) -> str:
-    """Return the id of the experiment that holds the gate's runs, made on first use.
+def ensure_experiment(connection: Connection, name: str = EXPERIMENT) -> str:
+    """Return the id of an experiment of the gate's, made on first use.
 
     Raises:
         CouldNotRun: it was deleted.
@@ -71,34 +82,34 @@ def ensure_experiment(connection: Connection) -> str:
     from mlflow.exceptions import MlflowException
 
     client = connection.client
-    with connection.doing(f"looking for experiment {EXPERIMENT}"):
-        found = client.get_experiment_by_name(EXPERIMENT)
+    with connection.doing(f"looking for experiment {name}"):
+        found = client.get_experiment_by_name(name)
         if found is None:
             try:
                 return str(
                     client.create_experiment(
-                        EXPERIMENT,
-                        artifact_location=_artifact_location(connection),
+                        name,
+                        artifact_location=_artifact_location(connection, name),
                         # Without it the UI may list the runs as GenAI evaluations.
                         tags={"mlflow.experimentKind": "custom_model_development"},
                     )
                 )
             except MlflowException as error:
-                found = client.get_experiment_by_name(EXPERIMENT)  # made by another check just now
+                found = client.get_experiment_by_name(name)  # made by another check just now
                 if found is None:
                     raise error from None
     if found.lifecycle_stage != "active":
         raise CouldNotRun(
-            f"experiment {EXPERIMENT} is deleted",
+            f"experiment {name} is deleted",
             hint=f"mlflow experiments restore --experiment-id {found.experiment_id}",
         )
     return str(found.experiment_id)
 
 
-def _artifact_location(connection: Connection) -> str | None:
+def _artifact_location(connection: Connection, name: str) -> str | None:
     """Beside an embedded database; its own default would be the current directory of whoever comes first."""
     path = database_path(connection.tracking_uri)
-    return None if path is None else (path.parent / "mlartifacts" / EXPERIMENT).as_uri()
+    return None if path is None else (path.parent / "mlartifacts" / name).as_uri()
 
 
 def _newest_with(connection: Connection, name: str, digest: str) -> "ModelVersion | None":
@@ -109,11 +120,19 @@ def _newest_with(connection: Connection, name: str, digest: str) -> "ModelVersio
     return None
 
 
-def _create_version(connection: Connection, name: str, model_id: str, tags: Mapping[str, str]) -> "ModelVersion":
+def create_version(
+    connection: Connection, name: str, model_id: str, tags: Mapping[str, str], *, description: str | None = None
+) -> "ModelVersion":
+    """Make a version of a registered model out of a logged one."""
     source = f"models:/{model_id}"
-    with connection.doing(f"creating a version of {name}"), _global_uri(connection):
+    with connection.writing(f"creating a version of {name}"), _global_uri(connection):
         return connection.client.create_model_version(
-            name, source, tags=dict(tags), model_id=model_id, await_creation_for=READY_WITHIN_S
+            name,
+            source,
+            tags=dict(tags),
+            description=description,
+            model_id=model_id,
+            await_creation_for=READY_WITHIN_S,
         )
 
 
