@@ -13,6 +13,8 @@ from pathlib import Path
 
 from validator.attest.keys import Signer, load_signer, public_key_of
 from validator.backends.catalog import find_backend
+from validator.cache.reuse import Reuse, open_reuse
+from validator.cache.store import CachePlace
 from validator.clearance import CLEARANCE_NAME, make_clearance
 from validator.errors import AnnotationFailed, IntegrityError, ReportFailed, UsageError
 from validator.executors.local import machine_has_gpu
@@ -31,10 +33,13 @@ from validator.report.write import write_document, write_text
 from validator.runs import Run, open_executor, retries, threads_of
 from validator.scratch import scratch_folder
 from validator.subject import OnnxFile, OnnxOrigin, Subject
+from validator.worker.outcome import Reused
 from validator.worker.warm import WarmSpec
 
 VERDICT_NAME = "verdict.json"
 ONNX_FOLDER = "onnx"
+SANDBOX = "none"
+"""Level of confinement that workers have."""
 EXPORTED_NAMES = ("model.onnx", "model.onnx.data")
 """Files that an export by the gate consists of; the second one only for models too large for one."""
 
@@ -63,6 +68,8 @@ class CheckRequest:
     """Private key that a pass is signed with; None: no clearance is written."""
     lifetime: timedelta = timedelta(days=7)
     """How long the clearance is good for."""
+    cache: CachePlace | None = None
+    """Where results of earlier checks lie; None: everything is computed, and nothing is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +94,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         ValidatorError: the gate could not do its work; no verdict is written then.
     """
     started = datetime.now(UTC)
+    made_by = Reused(check_id=secrets.token_hex(8), created_utc=started.strftime("%Y-%m-%dT%H:%M:%SZ"))
     policy = load_policy(request.policy)
     # Before anything else: a key that cannot be used is found now, and no worker runs beside it unread.
     signer = None if request.sign_key is None else load_signer(request.sign_key)
@@ -96,7 +104,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
     with (
         scratch_folder() as scratch,
         open_executor(policy, scratch, progress) as executor,
-        ExitStack() as refusal,
+        ExitStack() as exits,
     ):
         executor.prepare(foresee(policy, request))
         subject = resolve_text(registry, request.uri)
@@ -107,20 +115,24 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
                 hint="name one, like models:/NAME/3, or leave out --sign-key",
             )
         if request.annotate:
-            refusal.enter_context(withdrawing_if_refused(registry, subject))
+            exits.enter_context(withdrawing_if_refused(registry, subject))
         inputs = open_inputs(policy, subject, registry, scratch, progress, golden=request.golden, onnx=request.onnx)
-        evidence, onnx = Run(inputs=inputs, executor=executor).gather(request.backends)
+        reuse = None if request.cache is None else open_cache(request.cache, made_by, policy, scratch, progress)
+        if reuse is not None:
+            exits.enter_context(reuse)
+        evidence, onnx = Run(inputs=inputs, executor=executor, reuse=reuse).gather(request.backends)
         verify_unchanged(inputs.staged, onnx, inputs.golden)
         progress.stage("judge", f"{len(evidence.backends)} backends")
         decision = judge(policy, evidence, started.date())
         info = RunInfo(
-            check_id=secrets.token_hex(8),
-            created_utc=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            check_id=made_by.check_id,
+            created_utc=made_by.created_utc,
             duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
             command=request.command,
             policy_origin=request.policy,
-            sandbox="none",
+            sandbox=SANDBOX,
             retries=retries(evidence),
+            cautions=() if reuse is None else tuple(reuse.cautions),
         )
         document = build_document(
             run=info,
@@ -158,6 +170,18 @@ def foresee(policy: Policy, request: CheckRequest) -> list[WarmSpec]:
         threads=threads_of(policy),
         has_gpu=has_gpu,
         fresh_process=policy.checks.fresh_process,
+    )
+
+
+def open_cache(place: CachePlace, made_by: Reused, policy: Policy, scratch: Path, progress: Progress) -> Reuse:
+    """Open the cache for one check; nobody is waited for longer than a worker may take."""
+    return open_reuse(
+        place,
+        made_by=made_by,
+        sandbox=SANDBOX,
+        scratch=scratch,
+        wait_s=policy.worker.deadline_s,
+        say=lambda text: progress.stage("reuse", text),
     )
 
 

@@ -14,6 +14,7 @@ from validator.attest.statement import (
     OnnxBinding,
     PolicyBinding,
     Predicate,
+    ReusedBinding,
     Summary,
     SummaryPolicy,
     SummaryVerifier,
@@ -90,6 +91,7 @@ def _predicate(document: VerdictDocument, *, now: datetime, lifetime: timedelta,
         policy=PolicyBinding(origin=document.policy.origin, digest=document.policy.digest),
         tool=ToolBinding(name=document.tool.name, version=document.tool.version),
         backends=tuple(BackendBinding(name=b.name, fingerprint=dict(b.fingerprint)) for b in document.backends),
+        reused=_reused(document),
         required=tuple(sorted(required_checks(document))),
         reported=tuple(sorted(reported_checks(document))),
         verdict=document.verdict.value,
@@ -121,6 +123,16 @@ def _model(document: VerdictDocument) -> ModelBinding:
         creation_timestamp_ms=subject.creation_timestamp_ms,
         digest=subject.digest,
         weights_digest=subject.weights_digest,
+    )
+
+
+def _reused(document: VerdictDocument) -> tuple[ReusedBinding, ...]:
+    parts = [(backend.name, backend.reused) for backend in document.backends]
+    parts += [] if document.onnx is None else [("export", document.onnx.reused)]
+    return tuple(
+        ReusedBinding(what=name, check_id=reused.check_id, created=reused.created_utc)
+        for name, reused in parts
+        if reused is not None
     )
 
 

@@ -3,13 +3,15 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from validator.backends.catalog import REFERENCE, Backend
 from validator.backends.interface import ModelFacts, RefusalKind
+from validator.cache.reuse import Circumstances, Reuse
 from validator.evidence import compare_runs, plant_fault, variety_of
 from validator.executors.local import LocalExecutor
-from validator.inputs import Inputs
+from validator.inputs import Inputs, verify_unchanged
 from validator.judge import BackendEvidence, Evidence
 from validator.plan import (
     Target,
@@ -27,7 +29,7 @@ from validator.report.progress import Progress
 from validator.subject import OnnxFile, OnnxOrigin, describe_onnx
 from validator.worker.launch import Limits
 from validator.worker.outcome import Completed, Declined, Outcome
-from validator.worker.protocol import ExportJob, WeightsJob
+from validator.worker.protocol import ExportJob, Job, WeightsJob
 
 LARGE_MACHINE_CORES = 8
 
@@ -58,6 +60,8 @@ class Run:
 
     inputs: Inputs
     executor: LocalExecutor
+    reuse: Reuse | None = None
+    """What earlier checks computed; None: everything is computed."""
 
     def gather(self, extra: Sequence[str]) -> tuple[Evidence, OnnxFile | None]:
         """Probe, run, compare. Returns the evidence and the ONNX file, which may have been exported here."""
@@ -69,9 +73,15 @@ class Run:
             check_fit(inputs.golden, facts)
         rows = choose_rows(inputs.policy, extra, reference_device=_reference_device(probe))
         made = Made(onnx=inputs.onnx)
-        runs = (
-            None if facts is None or facts.training else compare_runs(rows, self._run(rows, facts, made), inputs.golden)
-        )
+        runs: dict[str, BackendEvidence] | None = None
+        if isinstance(probe, Completed) and facts is not None and not facts.training:
+            target = Target(program=inputs.program, onnx=made.onnx, golden=inputs.golden, facts=facts)
+            known = Circumstances(
+                model=inputs.staged.manifest.digest,
+                program=inputs.program.path.relative_to(inputs.staged.folder).as_posix(),
+                fingerprint=probe.environment.fingerprint,
+            )
+            runs = compare_runs(rows, self._run(rows, target, made, known), inputs.golden)
         return self._evidence(rows, probe=probe, facts=facts, made=made, runs=runs), made.onnx
 
     @property
@@ -79,18 +89,17 @@ class Run:
         """CPU threads of rows on the CPU."""
         return threads_of(self.inputs.policy)
 
-    def _run(self, rows: Sequence[Backend], facts: ModelFacts, made: "Made") -> Iterator[Outcome]:
+    def _run(self, rows: Sequence[Backend], target: Target, made: "Made", known: Circumstances) -> Iterator[Outcome]:
         """Run the program's rows beside the export, and the ONNX file's rows as soon as there is one."""
-        target = Target(program=self.inputs.program, onnx=made.onnx, golden=self.inputs.golden, facts=facts)
-        for job in plan_runs(self.inputs.policy, rows, target, threads=self.threads):
-            self.executor.submit(job)
+        jobs: list[Job] = [*plan_runs(self.inputs.policy, rows, target, threads=self.threads)]
         if made.onnx is not None and needs_onnx(rows):
-            self.executor.submit(plan_weights(target, made.onnx, threads=self.threads))
+            jobs.append(plan_weights(target, made.onnx, threads=self.threads))
         elif needs_onnx(rows):
             destination = self.inputs.scratch / "export" / "model.onnx"
             destination.parent.mkdir()
-            self.executor.submit(plan_export(target, destination, threads=self.threads))
-        for outcome in self.executor.outcomes():
+            jobs.append(plan_export(target, destination, threads=self.threads))
+        reused = self._submit(jobs, known)
+        for outcome in chain(reused, self.executor.outcomes()):
             if isinstance(outcome.job, WeightsJob):
                 made.weights = outcome
                 continue
@@ -99,12 +108,37 @@ class Run:
             ):
                 self.executor.submit(perturbed)
             if not isinstance(outcome.job, ExportJob):
+                self._keep(outcome, known)
                 yield outcome
                 continue
             made.take_export(outcome)
             onnx_rows = [row for row in rows if needs_onnx([row])]
             for job in plan_runs(self.inputs.policy, onnx_rows, replace(target, onnx=made.onnx), threads=self.threads):
                 self.executor.submit(job)
+            self._keep(outcome, known, exported=made.onnx)
+
+    def _submit(self, jobs: Sequence[Job], known: Circumstances) -> list[Outcome]:
+        """Submit jobs, but those that an earlier check did, whose outcomes are returned.
+
+        One after another and in order: who waits for another check while it computes something itself is not waited
+        for by that one, because both begin with the reference.
+        """
+        reused: list[Outcome] = []
+        for job in jobs:
+            found = None if self.reuse is None else self.reuse.find(job, known)
+            if found is None:
+                self.executor.submit(job)
+            else:
+                self.executor.dismiss(job)
+                reused.append(found)
+        return reused
+
+    def _keep(self, outcome: Outcome, known: Circumstances, *, exported: OnnxFile | None = None) -> None:
+        """Keep an outcome for later checks, if it is still known what it was computed from."""
+        if self.reuse is None or not self.reuse.claims(outcome.job):
+            return
+        verify_unchanged(self.inputs.staged, None, self.inputs.golden)
+        self.reuse.keep(outcome, known.fingerprint, files=None if exported is None else exported.manifest)
 
     def _needs_perturbation(self, outcome: Outcome) -> bool:
         """Whether this is the reference saying that the model has no fp64, and the policy admits another measure."""

@@ -9,7 +9,9 @@ from click.testing import CliRunner
 import validator.check
 from tests.builders import failing, inconclusive_crash, passing, refused
 from validator.boundary import run
+from validator.cache.store import CachePlace, open_store
 from validator.check import CheckRequest, CheckResult
+from validator.cli.cache import cache
 from validator.cli.check import check
 from validator.cli.options import hide_credentials
 from validator.errors import AnnotationFailed, UriError
@@ -112,6 +114,38 @@ def test_the_key_comes_from_the_option_or_its_variable_and_the_lifetime_is_a_wee
     assert [r.sign_key for r in use_case.requests] == [None, Path("gate.key"), Path("other.key"), Path("gate.key")]
     assert [r.lifetime for r in use_case.requests[:2]] == [timedelta(days=7), timedelta(hours=12)]
     assert invoke(monkeypatch, use_case, "--expires-in", "never") == 2
+
+
+def test_the_cache_is_on_by_default_and_operational_variables_may_place_it_or_turn_it_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_case = FakeUseCase(passing())
+    for name in ("CACHE", "CACHE_DOMAIN", "CACHE_KEY", "CACHE_SIZE", "NO_CACHE"):
+        monkeypatch.delenv(f"VALIDATOR_{name}", raising=False)
+    invoke(monkeypatch, use_case)
+    invoke(monkeypatch, use_case, "--no-cache")
+    options = ("--cache", "c", "--cache-domain", "main", "--cache-key", "k", "--cache-size", "1GB")
+    invoke(monkeypatch, use_case, *options)
+    for name, value in (("CACHE", "c"), ("CACHE_DOMAIN", "main"), ("CACHE_KEY", "k"), ("CACHE_SIZE", "1GB")):
+        monkeypatch.setenv(f"VALIDATOR_{name}", value)
+    invoke(monkeypatch, use_case)
+    monkeypatch.setenv("VALIDATOR_NO_CACHE", "1")
+    invoke(monkeypatch, use_case)
+    named = CachePlace(folder=Path("c"), domain="main", key_file=Path("k"), size_bytes=10**9)
+    assert [r.cache for r in use_case.requests] == [CachePlace(), None, named, named, None]
+    assert invoke(monkeypatch, use_case, "--cache-domain", "../x") == 2
+    assert invoke(monkeypatch, use_case, "--cache-size", "much") == 2
+
+
+def test_the_cache_can_be_shown_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_store(CachePlace(folder=tmp_path, key_file=tmp_path / "key"))
+    assert store.save("a" * 64, [b"x" * 936])
+    for command, said in (("show", "1 entries, 1,000 bytes"), ("clear", "1 entries removed, 0 left")):
+        assert run(lambda: cache, [command, "--cache", str(tmp_path)], debug=False) == 0
+        assert said in capsys.readouterr().out
+    assert store.entries() == []
+    (tmp_path / "file").touch()
+    assert run(lambda: cache, ["show", "--cache", str(tmp_path / "file")], debug=False) == 3
 
 
 def test_without_options_the_defaults_are_strict(monkeypatch: pytest.MonkeyPatch) -> None:

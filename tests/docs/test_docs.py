@@ -18,6 +18,7 @@ import yaml
 
 from validator import errors
 from validator.backends.catalog import CATALOG, Backend
+from validator.cache import reuse
 from validator.cli.main import app
 from validator.errors import ExitCode, ValidatorError
 from validator.judge import Check, cautions, waivers, weights
@@ -214,7 +215,7 @@ def test_the_readme_lists_every_check() -> None:
 
 
 def test_every_warning_is_documented() -> None:
-    sources = "".join(inspect.getsource(module) for module in (cautions, waivers, weights))
+    sources = "".join(inspect.getsource(module) for module in (cautions, waivers, weights, reuse))
     codes = set(re.findall(r'code="([^"]+)"', sources)) | {"retry"}
     assert set(first_words(table(VERDICT_PAGE, "code", "says"))) == codes
 

@@ -53,9 +53,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+NO_CACHE = {"VALIDATOR_NO_CACHE": "1"}
+"""What one test computes is none of another's business."""
+
+
 def environment(folder: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "VALIDATOR_"))}
-    return kept | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    return (
+        kept
+        | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        | NO_CACHE
+    )
 
 
 @pytest.fixture

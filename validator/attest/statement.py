@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 STATEMENT_TYPE: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE: Literal["urn:mlflow-export-validator:export-validation:v0.1"] = (
-    "urn:mlflow-export-validator:export-validation:v0.1"
+PREDICATE_TYPE: Literal["urn:mlflow-export-validator:export-validation:v0.2"] = (
+    "urn:mlflow-export-validator:export-validation:v0.2"
 )
 """A name, not an address: nothing has to be there."""
 VERIFIER_ID: Literal["urn:mlflow-export-validator"] = "urn:mlflow-export-validator"
@@ -123,6 +123,16 @@ class BackendBinding(Part):
     fingerprint: dict[str, str]
 
 
+class ReusedBinding(Part):
+    """What the check did not compute itself: an earlier one had, on the same bytes and the same machine."""
+
+    what: str
+    """A backend, or `export`."""
+    check_id: str
+    created: Time
+    """When that check began."""
+
+
 class WarningBinding(Part):
     """What a reader should know."""
 
@@ -175,6 +185,7 @@ class Predicate(Part):
     policy: PolicyBinding
     tool: ToolBinding
     backends: tuple[BackendBinding, ...]
+    reused: tuple[ReusedBinding, ...]
     required: tuple[str, ...]
     """What had to be found out: `BACKEND/CHECK`, or `CHECK` of the whole run. Sorted."""
     reported: tuple[str, ...]
@@ -196,7 +207,7 @@ class Statement(Part):
 
     statement_type: Literal["https://in-toto.io/Statement/v1"] = Field(default=STATEMENT_TYPE, alias="_type")
     subject: tuple[Resource, ...]
-    predicate_type: Literal["urn:mlflow-export-validator:export-validation:v0.1"] = PREDICATE_TYPE
+    predicate_type: Literal["urn:mlflow-export-validator:export-validation:v0.2"] = PREDICATE_TYPE
     predicate: Predicate
 
 

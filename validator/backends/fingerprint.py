@@ -14,21 +14,30 @@ NONE = "none"
 _backends: Any = torch.backends  # partly untyped
 
 
-def fingerprint(*, device_index: int = 0) -> dict[str, str]:
-    """Return versions and hardware, each a short text; `none` where there is no such thing."""
-    found = {
+PRESENT = "present"
+"""A GPU that nobody has started, and whose name is not known therefore."""
+
+
+def bare_fingerprint() -> dict[str, str]:
+    """Return what can be told without starting a GPU or importing another library."""
+    has_gpu = torch.cuda.device_count() > 0
+    return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "numpy": np.__version__,
         "torch": torch.__version__,
-        "onnxruntime": _onnxruntime_version(),
         "cuda": torch.version.cuda or NONE,
-        "cudnn": NONE,
+        "cudnn": str(_backends.cudnn.version() or NONE) if has_gpu else NONE,
         "driver": _driver_version(),
-        "gpu": NONE,
+        "gpu": PRESENT if has_gpu else NONE,
     }
+
+
+def fingerprint(*, device_index: int = 0) -> dict[str, str]:
+    """Return versions and hardware, each a short text; `none` where there is no such thing."""
+    found = bare_fingerprint() | {"onnxruntime": _onnxruntime_version(), "cudnn": NONE, "gpu": NONE}
     if torch.cuda.is_available() and device_index < torch.cuda.device_count():
         properties = torch.cuda.get_device_properties(device_index)
         found["gpu"] = f"{properties.name}, compute capability {properties.major}.{properties.minor}"

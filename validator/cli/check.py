@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from validator.cli.cache import cache_options
 from validator.cli.options import (
     Asked,
     FormatList,
@@ -20,6 +21,7 @@ from validator.cli.style import ColorChoice, text_width, use_color
 from validator.errors import ExitCode
 
 if TYPE_CHECKING:
+    from validator.cache.store import CachePlace
     from validator.check import CheckResult
 
 DEFAULT_OUTPUT = "validator-report"
@@ -40,6 +42,7 @@ DEFAULT_OUTPUT = "validator-report"
     help="Sign a pass with this private key: clearance.json beside verdict.json. Also VALIDATOR_SIGN_KEY.",
 )  # fmt: skip
 @click.option("--expires-in", default="7d", show_default=True, metavar="TIME", help="How long a clearance is good for.")
+@cache_options
 @click.option("--no-annotate", is_flag=True, help="Write nothing to MLflow.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json on standard output.")
 @quiet_option
@@ -62,6 +65,7 @@ def check(
     verbose: bool,
     color: str,
     debug: bool,
+    cache: "CachePlace | None",
     **asked: Unpack[Asked],
 ) -> ExitCode:
     """Check the registered model URI on every required backend, and say whether it may be promoted.
@@ -87,6 +91,7 @@ def check(
         command=recorded_command(),
         sign_key=sign_key,
         lifetime=parse_lifetime(expires_in),
+        cache=cache,
     )
     choice = ColorChoice(color)
     with open_gate(tracking_uri, quiet=quiet, color=choice) as (registry, progress):

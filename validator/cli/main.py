@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "golden": Entry(place="validator.cli.golden:golden", summary="Make, look at and verify golden datasets."),
         "calibrate": Entry(place="validator.cli.calibrate:calibrate", summary="Measure budgets on a healthy model."),
         "budget": Entry(place="validator.cli.budget:budget", summary="Show, lint and compare policies."),
+        "cache": Entry(place="validator.cli.cache:cache", summary="Show or clear what checks keep to reuse."),
         "backends": Entry(place="validator.cli.backends:backends", summary="List the backends, or one's knobs."),
         "demo": Entry(place="validator.cli.demo:demo", summary="See a pass and a block in a minute or two, on a CPU."),
         "report": Entry(place="validator.cli.report:report", summary="Print the report of a verdict.json again."),

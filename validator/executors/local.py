@@ -125,6 +125,10 @@ class LocalExecutor:
         for spec in specs:
             self._open(Seat(spec=spec))
 
+    def dismiss(self, job: Job) -> None:
+        """Let go of a worker that was prepared for the likes of a job that need not be done after all."""
+        self._schedule.dismiss(WarmSpec.of_job(job))
+
     def submit(self, job: Job) -> None:
         """Give a job, with a nonce of its own, to a worker that was prepared for its like, or else to a new one."""
         self._outstanding += 1

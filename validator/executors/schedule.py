@@ -29,6 +29,8 @@ class Seat:
     is_alone: bool = False
     """Nothing else may run on its device."""
     is_started: bool = False
+    is_dismissed: bool = False
+    """Nobody will give it a job."""
 
     @property
     def device(self) -> str | None:
@@ -70,6 +72,15 @@ class Schedule:
                 self._changed.notify_all()
         return seat is not None
 
+    def dismiss(self, spec: WarmSpec) -> None:
+        """Send one home of those that were foreseen for a job that will not come, the one that is ready last."""
+        with self._changed:
+            seat = next((s for s in reversed(self._foreseen) if s.job is None and s.spec == spec), None)
+            if seat is not None:
+                seat.is_dismissed = True
+                self._foreseen.remove(seat)
+                self._changed.notify_all()
+
     def cancel(self) -> None:
         """Send everybody home."""
         with self._changed:
@@ -83,7 +94,7 @@ class Schedule:
             JobCancelled: that will never be.
         """
         with self._changed:
-            self._wait(lambda: self._may_run(seat) or self._may_warm(seat))
+            self._wait(seat, lambda: self._may_run(seat) or self._may_warm(seat))
             seat.is_started = True
 
     @contextmanager
@@ -94,7 +105,7 @@ class Schedule:
             JobCancelled: that will never be.
         """
         with self._changed:
-            self._wait(lambda: self._may_run(seat))
+            self._wait(seat, lambda: self._may_run(seat))
             job, device, places = seat.job, seat.device, self._places(seat)
             assert job is not None  # noqa: S101 - for the type checker: without a job nothing may run
             self._foreseen.remove(seat)
@@ -105,9 +116,9 @@ class Schedule:
             with self._changed:
                 self._take(device, -places)
 
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        self._changed.wait_for(lambda: self.cancelled.is_set() or condition())
-        if self.cancelled.is_set():
+    def _wait(self, seat: Seat, condition: Callable[[], bool]) -> None:
+        self._changed.wait_for(lambda: self.cancelled.is_set() or seat.is_dismissed or condition())
+        if self.cancelled.is_set() or seat.is_dismissed:
             raise JobCancelled("called off before it ran")
 
     def _may_warm(self, seat: Seat) -> bool:

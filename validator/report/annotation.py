@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from validator.judge import Check, Reference, Status
-from validator.report.groups import Group, describe_group, group_findings, repeat_command
+from validator.report.groups import Group, describe_group, describe_reused, group_findings, repeat_command
 from validator.report.headline import describe_measured, largest_ratio
 from validator.report.markdown import code, escape, link
 from validator.report.marks import STATUS_MARKS, VERDICT_MARKS
@@ -145,6 +145,8 @@ def list_bullets(document: VerdictDocument) -> Iterator[str]:
     if document.reference.kind is Reference.PERTURBATION:
         why = escape(clean(document.reference.reason or "", limit=TAG_LIMIT))
         yield f"- {STATUS_MARKS[Status.WAIVED]} not measured against fp64 but over the perturbation floor: {why}"
+    for reused in describe_reused(document):
+        yield f"- {STATUS_MARKS[Status.WAIVED]} reused: {escape(reused)}"
     for group in group_findings(document):
         yield f"- {STATUS_MARKS[group.status]} {group.status.value}: {_bullet_text(group)}"
     for text in dict.fromkeys(_waived_text(f) for f in document.findings if f.status is Status.WAIVED):

@@ -16,6 +16,7 @@ from validator.golden.dataset import GoldenDataset
 from validator.judge import (
     EXACT_KINDS,
     BackendEvidence,
+    Caution,
     Control,
     Decision,
     Decisions,
@@ -52,6 +53,8 @@ class RunInfo:
     """A path, or the name of a built-in policy."""
     sandbox: str = "none"
     retries: tuple[str, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+    """What else a reader should know, besides what follows from the evidence."""
 
 
 def build_document(
@@ -76,7 +79,7 @@ def build_document(
         verdict=decision.verdict,
         headline="",
         subject=_subject(staged, program),
-        onnx=_onnx(onnx),
+        onnx=_onnx(onnx, evidence.export),
         golden=m.GoldenRecord(
             name=golden.manifest.name,
             digest=golden.digest,
@@ -99,7 +102,7 @@ def build_document(
         weights=evidence.weights.weights if isinstance(evidence.weights, Completed) else None,
         backends=tuple(_backend(policy, evidence, backend, golden) for backend in evidence.backends),
         findings=_findings(decision.findings, golden),
-        warnings=tuple(m.WarningRecord(code=w.code, message=w.message) for w in decision.warnings),
+        warnings=tuple(m.WarningRecord(code=w.code, message=w.message) for w in (*decision.warnings, *run.cautions)),
         control=_control(evidence.control),
         retries=run.retries,
     )
@@ -128,7 +131,13 @@ def _subject(staged: StagedModel, program: Program | None) -> m.SubjectRecord:
     )
 
 
-def _onnx(onnx: OnnxFile | None) -> m.OnnxRecord | None:
+def _reused(outcome: Outcome | None) -> m.ReusedRecord | None:
+    if not isinstance(outcome, Completed) or outcome.reused is None:
+        return None
+    return m.ReusedRecord(check_id=outcome.reused.check_id, created_utc=outcome.reused.created_utc)
+
+
+def _onnx(onnx: OnnxFile | None, export: Outcome | None) -> m.OnnxRecord | None:
     if onnx is None:
         return None
     return m.OnnxRecord(
@@ -136,6 +145,7 @@ def _onnx(onnx: OnnxFile | None) -> m.OnnxRecord | None:
         source=onnx.source,
         digest=onnx.manifest.digest,
         size_bytes=onnx.manifest.size_bytes,
+        reused=_reused(export),
     )
 
 
@@ -251,6 +261,7 @@ def _backend(policy: Policy, evidence: Evidence, backend: BackendEvidence, golde
         repeat=_repeat(backend.repeat),
         fresh=_repeat(backend.fresh.comparison) if backend.fresh is not None else None,
         batches=tuple(_batch(evidence, row, size, comparison) for size, comparison in backend.batches),
+        reused=_reused(outcome),
     )
 
 

@@ -212,3 +212,17 @@ def _without(words: list[str], option: str, *, has_value: bool) -> list[str]:
         if word != option and not word.startswith(f"{option}=") and not is_value:
             kept.append(word)
     return kept
+
+
+def describe_reused(document: VerdictDocument) -> list[str]:
+    """Say what was not computed by this check, one line for each check that did."""
+    parts = [(backend.name, backend.reused) for backend in document.backends]
+    parts += [("export", document.onnx.reused)] if document.onnx is not None else []
+    by_check: dict[tuple[str, str], list[str]] = {}
+    for name, reused in parts:
+        if reused is not None:
+            by_check.setdefault((reused.check_id, reused.created_utc), []).append(clean(name))
+    return [
+        f"{' and '.join(names)} of check {clean(check_id)}, {clean(created)}"
+        for (check_id, created), names in by_check.items()
+    ]

@@ -79,6 +79,14 @@ class SubjectRecord(Part):
     """`torch.export`, `pickle` or `torchscript`; None where no program was found."""
 
 
+class ReusedRecord(Part):
+    """An earlier check whose worker computed what this one did not compute again."""
+
+    check_id: str
+    created_utc: str
+    """When that check began."""
+
+
 class OnnxRecord(Part):
     """The ONNX file that was checked."""
 
@@ -86,6 +94,8 @@ class OnnxRecord(Part):
     source: str
     digest: str
     size_bytes: Count
+    reused: ReusedRecord | None = None
+    """Whose export it is, with its facts and the comparison of its weights; None: nobody else's."""
 
 
 class GoldenRecord(Part):
@@ -336,6 +346,8 @@ class BackendRecord(Part):
     fresh: RepeatRecord | None
     """A run in a fresh process."""
     batches: tuple[BatchRecord, ...]
+    reused: ReusedRecord | None = None
+    """Where its outputs, settings and times are from; None: from this check."""
 
 
 class WaiverRecord(Part):

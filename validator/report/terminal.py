@@ -14,6 +14,7 @@ from validator.report.groups import (
     Group,
     describe_group,
     describe_number,
+    describe_reused,
     find_output,
     group_findings,
     next_steps,
@@ -130,6 +131,8 @@ def _heading(document: VerdictDocument, style: Style) -> list[str]:
         lines += style.labelled("reference", f"not fp64 ({why}) but {BASELINE}, over the perturbation floor")
     if onnx is not None:
         lines += style.labelled("onnx", f"{clean(onnx.origin)}: {clean(onnx.source)}, {short_digest(onnx.digest)}")
+    for reused in describe_reused(document):
+        lines += style.labelled("reused", reused)
     return lines
 
 

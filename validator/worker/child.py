@@ -165,10 +165,10 @@ def _compare_weights(job: WeightsJob, stream: BinaryIO) -> None:
 
 
 def _bare_environment() -> Environment:
-    """Say whether there is a GPU, where there is no row to compare settings with. Starts nothing on it."""
-    import torch
+    """Say what this machine is, where there is no row to compare settings with. Starts nothing on its GPU."""
+    from validator.backends.fingerprint import bare_fingerprint
 
-    return Environment(settings={}, fingerprint={"gpu": "present" if torch.cuda.device_count() else "none"})
+    return Environment(settings={}, fingerprint=bare_fingerprint())
 
 
 def _open_golden(job: RunJob | ProbeJob | SurveyJob | ExportJob) -> GoldenDataset:

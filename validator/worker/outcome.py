@@ -16,6 +16,16 @@ class _Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reused:
+    """Where an outcome is from that no worker of this check produced."""
+
+    check_id: str
+    """Of the check whose worker did."""
+    created_utc: str
+    """When that check began: ISO 8601, ends in Z."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completed(_Ended):
     """Proven: exit status 0, closing record, nonce, every sample of every pass exactly once."""
 
@@ -33,6 +43,8 @@ class Completed(_Ended):
     seconds: dict[str, float] = field(default_factory=dict)
     """Stage or pass -> wall time, by the worker's own clock."""
     peak_memory_bytes: int = 0
+    reused: Reused | None = None
+    """The earlier check that proved it, with the nonce that stands in `job`; None: this one did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

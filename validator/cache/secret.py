@@ -1,0 +1,60 @@
+"""The key that entries are sealed with: random bytes in a file that only the gate can read, one per trust domain."""
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+SECRET_BYTES = 32
+SECRET_LIMIT_BYTES = 4096
+
+
+class CacheUnusable(Exception):
+    """The cache cannot be used; says why. A check goes on without."""
+
+
+def load_secret(path: Path) -> bytes:
+    """Read a key file, which is made if there is none.
+
+    Raises:
+        CacheUnusable: it can be read by others, belongs to others, is a link, or cannot be made.
+    """
+    try:
+        if not os.path.lexists(path):
+            _make_secret(path)
+        # Not followed: it must be the file that is looked at. Not waited for: a named pipe would wait for a writer.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as stream:
+            found = os.fstat(handle)
+            data = stream.read(SECRET_LIMIT_BYTES) if stat.S_ISREG(found.st_mode) else b""
+    except OSError as error:
+        raise CacheUnusable(f"the key {path} cannot be used: {reason_of(error)}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise CacheUnusable(f"the key {path} is not a regular file")
+    if found.st_mode & 0o077:
+        raise CacheUnusable(f"the key {path} can be read by others: its mode is {found.st_mode & 0o777:o}")
+    if len(data) < SECRET_BYTES:
+        raise CacheUnusable(f"the key {path} has {len(data)} bytes, fewer than {SECRET_BYTES}")
+    return data
+
+
+def _make_secret(path: Path) -> None:
+    """Write new random bytes, whole or not at all; another process may be doing the same, and either's will do."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(secrets.token_bytes(SECRET_BYTES))
+            stream.flush()
+            os.fsync(handle)
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+
+
+def reason_of(error: OSError) -> str:
+    """Say what the system said."""
+    return (error.strerror or str(error)).lower()
