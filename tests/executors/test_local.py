@@ -182,6 +182,22 @@ def test_only_so_many_workers_wait_warm_and_the_next_starts_when_one_has_its_job
         wait_for(lambda: len(workers_in(tmp_path)) == 3)
 
 
+def test_a_worker_that_is_not_needed_after_all_makes_room_or_never_starts(tmp_path):
+    """The last one of its kind goes, so that the next job finds the one that is ready."""
+    job, other = run_job_of(), run_job_of(threads=OTHER_SPEC.threads)
+    with executor_of(tmp_path, "honest", warm_limit=2) as executor:
+        executor.prepare([SPEC, SPEC, SPEC])
+        wait_for(lambda: len(workers_in(tmp_path)) == 2)
+        for _ in range(2):
+            executor.dismiss(job)
+        wait_for(lambda: len(workers_in(tmp_path)) == 1)
+        executor.dismiss(other)  # nobody was prepared for its like
+        executor.submit(job)
+        (outcome,) = executor.outcomes()
+        assert isinstance(outcome, Completed)
+        assert attempts(tmp_path) == 2
+
+
 def test_jobs_run_in_the_order_foreseen_in_whatever_order_they_come(tmp_path):
     schedule = Schedule(warm_limit=2, jobs_per_gpu=1)
     for spec in (SPEC, OTHER_SPEC):
