@@ -4,7 +4,7 @@ A policy is read from a protected place, never from the change under review. Any
 that cannot be understood to the last key is an error, because a misspelt limit would otherwise be no limit.
 """
 
-import tomllib
+import math
 from collections.abc import Mapping
 from datetime import date, timedelta
 from enum import StrEnum
@@ -23,6 +23,7 @@ from validator.backends.catalog import (
     Runtime,
     find_backend,
 )
+from validator.documents import read_toml
 from validator.errors import BackendError, PolicyError
 from validator.manifest import digest_of
 
@@ -88,6 +89,12 @@ class Budget(Strict):
     error_ratio_element: Limit | None = None
     error_ratio_channel: Limit | None = None
     error_ratio_own_sample: Limit | None = None
+
+    @model_validator(mode="after")
+    def _be_finite(self) -> Self:
+        if not math.isfinite(3 * self.error_ratio):  # the loosest of `Limits.from_ratio`
+            raise ValueError(f"error_ratio = {self.error_ratio:g} is so large that limits derived from it are infinite")
+        return self
 
     @property
     def limits(self) -> Limits:
@@ -379,8 +386,8 @@ def parse_policy(text: str, *, origin: str) -> Policy:
             faults are named together.
     """
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = read_toml(text)
+    except ValueError as error:
         raise PolicyError(f"{origin} is not TOML: {error}") from error
     try:
         policy = Policy.model_validate(document)

@@ -8,8 +8,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import assert_never
 
-import yaml
-
+from validator.documents import read_yaml
 from validator.errors import FormatRefused, UriError
 from validator.manifest import Manifest, measure_folder
 
@@ -74,8 +73,8 @@ def parse_model_uri(text: str) -> ModelUri:
     Raises:
         UriError: none of the known forms.
     """
-    if match := re.fullmatch(r"runs:/([^/]+)/(.+)", text):
-        return RunUri(run_id=match[1], path=match[2].strip("/"))
+    if (match := re.fullmatch(r"runs:/([^/]+)/(.+)", text)) and (path := match[2].strip("/")):
+        return RunUri(run_id=match[1], path=path)
     match = re.fullmatch(r"models:/+([^/].*)", text)
     if match is None:
         raise UriError(f"{text!r} is not a model URI", hint=f"write {_FORMS}")
@@ -226,13 +225,12 @@ def read_model_data(folder: Path) -> str | None:
     if not path.is_file():
         return None
     try:
-        document = yaml.safe_load(path.read_bytes())
+        document = read_yaml(path.read_bytes())
         flavors = document.get("flavors") or {}
         data = flavors["pytorch"].get("model_data") if "pytorch" in flavors else None
-    except (yaml.YAMLError, AttributeError, TypeError) as error:
-        raise FormatRefused(
-            f"MLmodel cannot be read: {type(error).__name__}", hint="register the model again"
-        ) from error
+    except (ValueError, AttributeError, TypeError) as error:
+        why = str(error) if isinstance(error, ValueError) else "it does not say what a model consists of"
+        raise FormatRefused(f"MLmodel cannot be read: {why}", hint="register the model again") from error
     if data is None:
         return None
     if not isinstance(data, str) or PurePosixPath(data).is_absolute() or ".." in PurePosixPath(data).parts:

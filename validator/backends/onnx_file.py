@@ -5,8 +5,10 @@ file of one link, and long enough. A model that was registered without its weigh
 not check this (logging one ModelProto twice through MLflow strips the weights in place).
 """
 
+import math
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +21,10 @@ from validator.backends.refusals import format_refusal
 
 ALLOWED_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 """Operators that ONNX Runtime brings along. Anything else needs a native library."""
+
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
+"""As every reader reads it: no sign, no blank, no underscore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,8 @@ def open_onnx(path: Path) -> Any:
         BackendRefusal: format.
     """
     model = _parse(path)
-    _vet_domains(model)
+    _vet_text(model)
+    _vet_nodes(model)
     for tensor in _tensors(model):
         _vet_tensor(tensor, path)
     return model
@@ -73,7 +80,8 @@ def _parse(path: Path) -> Any:
     if not path.is_file() or path.is_symlink():
         raise format_refusal(f"{path.name} is not a regular file")
     try:
-        model = onnx.load(path, load_external_data=False)
+        # The format is named, because onnx would take it from the suffix.
+        model = onnx.load(path, format="protobuf", load_external_data=False)
     except (DecodeError, ValueError, OSError, RuntimeError) as error:
         size = path.stat().st_size
         raise format_refusal(f"{path.name} is not a readable ONNX file ({size} bytes): {error}") from error
@@ -149,10 +157,34 @@ def _tensors(model: Any) -> Iterator[Any]:
 # --- Vetting ---------------------------------------------------------------------------------------------------------
 
 
-def _vet_domains(model: Any) -> None:
-    """Refuse operators that are neither ONNX Runtime's own nor functions in the file."""
+def _vet_text(model: Any) -> None:
+    """Refuse names that are no text: the message is of a kind whose strings may be any bytes."""
+    stack = [model]
+    while stack:
+        message = stack.pop()
+        for field, value in message.ListFields():
+            if field.type == field.TYPE_MESSAGE:
+                stack.extend(value if isinstance(value, Sequence) else (value,))
+            elif field.type == field.TYPE_STRING:
+                _vet_strings(message, field.name)
+
+
+def _vet_strings(message: Any, name: str) -> None:
+    try:
+        value = getattr(message, name)
+        is_text = isinstance(value, str) or all(isinstance(text, str) for text in value)
+    except UnicodeDecodeError:
+        is_text = False
+    if not is_text:
+        raise format_refusal(f"the file has a {name} that is no text")
+
+
+def _vet_nodes(model: Any) -> None:
+    """Refuse operators that are neither ONNX Runtime's own nor functions in the file, and constants without a name."""
     local = {(function.domain, function.name) for function in model.functions}
     for node in _nodes(model):
+        if node.op_type == "Constant" and not node.output:
+            raise format_refusal(f"the node {node.name!r} is a constant without an output")
         if node.domain not in ALLOWED_DOMAINS and (node.domain, node.op_type) not in local:
             raise format_refusal(
                 f"the node {node.name!r} is {node.domain}::{node.op_type}, a custom operator: native code"
@@ -167,16 +199,17 @@ def _vet_tensor(tensor: Any, path: Path) -> None:
             raise format_refusal(f"the tensor {tensor.name!r} names external data but is not marked as external")
         if wanted and not _has_data(tensor):
             raise format_refusal(f"the tensor {tensor.name!r} has no data: the model was registered without weights")
+        if tensor.raw_data and wanted is not None and len(tensor.raw_data) != wanted:
+            raise format_refusal(f"the tensor {tensor.name!r} needs {wanted} bytes and has {len(tensor.raw_data)}")
         return
     fields = {entry.key: entry.value for entry in tensor.external_data}
     if len(fields) != len(tensor.external_data) or not set(fields) <= {"location", "offset", "length", "checksum"}:
         raise format_refusal(f"the tensor {tensor.name!r} describes its external data in an unknown way")
     size = _vet_location(tensor.name, fields.get("location", ""), path)
-    try:
-        offset = int(fields.get("offset", "0"))
-        length = int(fields.get("length", str(size - offset)))
-    except ValueError as error:
-        raise format_refusal(f"the tensor {tensor.name!r} has an offset or a length that is no number") from error
+    if not all(_NUMBER.fullmatch(fields.get(key, "0")) for key in ("offset", "length")):
+        raise format_refusal(f"the tensor {tensor.name!r} has an offset or a length that is no number")
+    offset = int(fields.get("offset", "0"))
+    length = int(fields.get("length", str(size - offset)))
     if offset < 0 or length < 0 or offset + length > size or (wanted is not None and length != wanted):
         raise format_refusal(
             f"the tensor {tensor.name!r} needs {wanted} bytes and reads {offset}..{offset + length} of a file of {size}"
@@ -189,11 +222,15 @@ def _vet_location(name: str, location: str, path: Path) -> int:
     if not location or relative.is_absolute() or ".." in relative.parts or "\\" in location or "\x00" in location:
         raise format_refusal(f"the tensor {name!r} reads {location!r}, which is no file beside the model")
     here = path.parent
-    for part in relative.parts:
-        here = here / part
-        if here.is_symlink():
-            raise format_refusal(f"the tensor {name!r} reads {location!r}, which goes through a link")
-    if not here.exists():
+    try:
+        for part in relative.parts:
+            here = here / part
+            if here.is_symlink():
+                raise format_refusal(f"the tensor {name!r} reads {location!r}, which goes through a link")
+        is_there = here.exists()
+    except OSError as error:  # a name that is too long
+        raise format_refusal(f"the tensor {name!r} reads {location!r}: {error.strerror}") from error
+    if not is_there:
         raise format_refusal(
             f"the tensor {name!r} reads {location!r}, which is not there: the model was registered without weights"
         )
@@ -207,6 +244,8 @@ def _size_bytes(tensor: Any) -> int | None:
     """Return how many bytes a tensor takes; None where the element type has no whole number of bytes."""
     count = 1
     for dim in tensor.dims:
+        if dim < 0:
+            raise format_refusal(f"the tensor {tensor.name!r} has a dimension of {dim}")
         count *= dim
     if count == 0:
         return 0
@@ -256,10 +295,15 @@ def _training(model: Any) -> Iterator[str]:
         if node.op_type == "BatchNormalization" and "training_mode" in attributes and attributes["training_mode"].i:
             yield f"{node.name}: BatchNormalization with training_mode"
         elif node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
-            flag = constants.get(node.input[2])
-            # A flag that is computed or fed cannot be ruled out, so it counts.
-            if flag is None or bool(onnx.numpy_helper.to_array(flag)):
+            if _may_be_true(constants.get(node.input[2])):
                 yield f"{node.name}: Dropout in training mode"
+
+
+def _may_be_true(flag: Any) -> bool:
+    """Whether a flag cannot be ruled out, as one that is computed, fed, kept elsewhere or unreadable cannot."""
+    if flag is None or flag.data_type != onnx.TensorProto.BOOL or math.prod(flag.dims) != 1:
+        return True
+    return any(flag.raw_data) or any(flag.int32_data) or not (flag.raw_data or flag.int32_data)
 
 
 def _tensor_facts(value: Any) -> TensorFacts:
@@ -268,5 +312,7 @@ def _tensor_facts(value: Any) -> TensorFacts:
     shape: tuple[int | None, ...] | None = None
     if tensor.HasField("shape"):
         shape = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+    if tensor.elem_type not in onnx.TensorProto.DataType.values():
+        raise format_refusal(f"the input {value.name!r} has the unknown element type {tensor.elem_type}")
     name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
     return TensorFacts(name=value.name, dtype={"float": "float32", "double": "float64"}.get(name, name), shape=shape)

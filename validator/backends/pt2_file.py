@@ -10,7 +10,6 @@ a record or name that is not known here is refused.
 import ast
 import io
 import json
-import pickle
 import re
 import stat
 import warnings
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from validator.backends.interface import BackendRefusal
 from validator.backends.refusals import clean_line, format_refusal
 
 RATIO_LIMIT = 100
@@ -90,7 +90,9 @@ def vet_pt2(path: Path) -> Pt2Facts:
         _vet_ends(path)
         with zipfile.ZipFile(path) as archive:
             return _vet_archive(archive, path)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, OSError, NotImplementedError) as error:
+    except BackendRefusal:
+        raise
+    except Exception as error:
         raise format_refusal(f"{path.name} is not a readable archive: {error}") from error
 
 
@@ -215,7 +217,7 @@ def _vet_pickled(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     try:
         with _no_added_globals(), warnings.catch_warnings(action="ignore"):
             torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, TypeError, KeyError, AttributeError) as error:
+    except Exception as error:
         raise format_refusal(
             f"the record {info.filename!r} is no tensor that torch.load(weights_only=True) accepts: "
             f"{clean_line(str(error))}"

@@ -1,6 +1,5 @@
 """Array files as sources: the first axis of every array counts samples."""
 
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,12 @@ def read_npz(path: Path) -> Iterator[Sample]:
             if isinstance(archive, np.ndarray):
                 raise GoldenError(f"{path.name} is a single array", hint="name it .npy")
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except GoldenError:
+        raise
+    except Exception as error:
         raise _unreadable(path, error) from error
+    if strange := next((name for name, array in arrays.items() if not isinstance(array, np.ndarray)), None):
+        raise GoldenError(f"{path.name} holds {strange}, which is no array")
     yield from split_arrays(arrays, title=path.name)
 
 
@@ -44,7 +47,7 @@ def read_npy(path: Path, *, input_name: str) -> Iterator[Sample]:
     """
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:
         raise _unreadable(path, error) from error
     yield from split_arrays({input_name: array}, title=path.name)
 
@@ -113,4 +116,4 @@ def _unreadable(path: Path, error: Exception) -> GoldenError:
         return GoldenError(
             f"{path.name} holds Python objects, or is no array file", hint="save arrays of numbers: no dtype=object"
         )
-    return GoldenError(f"{path.name} is no readable array file: {error}")
+    return GoldenError(f"{path.name} is no readable array file: {str(error) or type(error).__name__}")

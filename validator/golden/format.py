@@ -5,6 +5,7 @@ the sha256 of the file without its last byte, and the same samples give the same
 time, a host or an absolute path.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -92,7 +93,14 @@ _LATER_FIELDS = ("outputs", "strata")
 
 Name = TypeVar("Name", str, int)
 FileName = Annotated[str, AfterValidator(_check_file_name)]
+SAMPLES_LIMIT = 10_000_000
+"""More could not be run, and samples without content would cost a file of a few bytes any amount of memory."""
+DIMENSIONS_LIMIT = 31
+"""Of a sample: what every numpy can hold beside the dimension of samples."""
+ELEMENTS_LIMIT = 1 << 40
+"""Of a sample whose empty dimensions are taken for 1: numpy cannot hold every shape, not even of nothing."""
 Size = Annotated[int, Field(ge=0)]
+Shape = Annotated[list[Size], Field(max_length=DIMENSIONS_LIMIT)]
 
 
 class _Part(BaseModel):
@@ -112,7 +120,7 @@ class Group(_Part):
     shard: FileName
     start: Size
     stop: Size
-    shapes: dict[str, list[Size]]
+    shapes: dict[str, Shape]
     """Of one sample, without the batch dimension, by input."""
 
 
@@ -130,7 +138,7 @@ class GoldenManifest(_Part):
     schema_version: Literal[1] = 1
     name: Text
     inputs: list[InputSpec]
-    samples: Size
+    samples: Annotated[int, Field(ge=0, le=SAMPLES_LIMIT)]
     groups: list[Group]
     sample_ids: list[Text] | None = None
     """None: the index, padded with zeros."""
@@ -207,6 +215,8 @@ def _find_group_faults(manifest: GoldenManifest) -> Iterator[str]:
             yield f"groups.{index}: {group.start}..{group.stop} does not go on from {position}"
         if group.shapes.keys() != names:
             yield f"groups.{index}: it has shapes for other inputs than the dataset"
+        if any(math.prod(max(size, 1) for size in shape) > ELEMENTS_LIMIT for shape in group.shapes.values()):
+            yield f"groups.{index}: it has an impossible shape"
         position = group.stop
     if position != manifest.samples:
         yield f"the groups end at {position} of {manifest.samples} samples"

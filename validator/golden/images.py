@@ -1,5 +1,6 @@
 """A folder of images as a source. One level of subfolders, if there is one, gives the labels."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
+
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
+"""By content, whatever the suffix: pillow knows others, and hands one of them, EPS, to another program."""
 
 
 def read_images(folder: Path, *, input_name: str, transforms: str | None) -> Iterator[Sample]:
@@ -101,10 +105,12 @@ def _decode(path: Path, name: str) -> "Image.Image":
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        # What cannot be decoded is an error; what a decoder has to say besides concerns metadata.
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=IMAGE_FORMATS) as image:
             return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise GoldenError(f"the image {name} cannot be read: {error}", hint="repair or remove it") from error
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise GoldenError(f"the image {name} cannot be read: {reason}", hint="repair or remove it") from error
 
 
 def _stack_channels(image: "Image.Image") -> np.ndarray:

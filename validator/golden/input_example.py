@@ -1,14 +1,15 @@
 """The input example that MLflow stored with a model, as a source: a smoke input, not yet a golden dataset."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from validator.documents import read_json, read_yaml
 from validator.errors import GoldenError
 from validator.golden.arrays import split_arrays
+from validator.golden.format import SHARD_DTYPES
 from validator.golden.sample import Sample
 
 MLMODEL_NAME = "MLmodel"
@@ -44,12 +45,10 @@ def read_input_example(folder: Path, *, input_name: str) -> Iterator[Sample]:
 
 
 def _read_model_file(folder: Path) -> dict[str, Any]:
-    import yaml
-
     path = folder / MLMODEL_NAME
     try:
-        model = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        model = read_yaml(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise GoldenError(f"{path} cannot be read: {error}") from error
     if not isinstance(model, dict):
         raise GoldenError(f"{path} is no MLmodel file")
@@ -76,7 +75,7 @@ def _find_example(folder: Path, model: dict[str, Any]) -> str:
 
 def _read_json(folder: Path, name: str) -> Any:
     try:
-        return json.loads((folder / name).read_bytes())
+        return read_json((folder / name).read_bytes())
     except (OSError, ValueError) as error:
         raise GoldenError(f"the input example {name} cannot be read: {error}", hint=_OWN_DATA) from error
 
@@ -84,13 +83,15 @@ def _read_json(folder: Path, name: str) -> Any:
 def _read_dtypes(model: dict[str, Any]) -> dict[str, str]:
     """Return the dtype by input name; the name of an unnamed single input is empty."""
     try:
-        specs = json.loads(model["signature"]["inputs"])
+        specs = read_json(model["signature"]["inputs"])
         dtypes = {spec.get("name", ""): spec["tensor-spec"]["dtype"] for spec in specs}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise GoldenError(
             "the model has no tensor signature, and without it the dtype of its input example is unknown",
             hint="log the model with a signature",
         ) from error
+    if unknown := sorted(str(dtype) for dtype in dtypes.values() if dtype not in SHARD_DTYPES):
+        raise GoldenError(f"the signature of the model names the dtype {unknown[0]}, which cannot be stored")
     if not dtypes or len(dtypes) != len(specs):
         raise GoldenError("the signature of the model does not tell its inputs apart", hint=_OWN_DATA)
     return dtypes

@@ -4,7 +4,6 @@ A declaration says which answers are the *same*. It is no tolerance: everything 
 before. Contradictions are errors here; what the model's outputs contradict is found when they are there.
 """
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from validator.documents import read_toml
 from validator.errors import GoldenError
 
 
@@ -164,18 +164,17 @@ def read_outputs(path: Path) -> dict[str, OutputSpec]:
         GoldenError: no such file, no TOML, no table in it, an unknown key, or a contradiction.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-        outputs = _OUTPUTS.validate_python(content)
+        outputs = _OUTPUTS.validate_python(read_toml(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise GoldenError(f"the declaration of outputs {path} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise GoldenError(f"the declaration of outputs {path} is no TOML: {error}") from error
     except ValidationError as error:
         faults = "; ".join(format_fault(fault["loc"], fault["msg"]) for fault in error.errors(include_url=False))
         raise GoldenError(
             f"the declaration of outputs {path} cannot be used: {faults}",
             hint='write one table per output, a name with a dot in quotes: ["output.0"]',
         ) from error
+    except ValueError as error:
+        raise GoldenError(f"the declaration of outputs {path} is no TOML: {error}") from error
     if not outputs:
         raise GoldenError(f"the declaration of outputs {path} declares no output", hint="leave out --outputs")
     if faults := "; ".join(find_contradictions(outputs)):

@@ -55,6 +55,11 @@ STORED_AS = MappingProxyType(
 )
 """Dtype as the backend returned it -> dtype in the frame."""
 
+DIMENSIONS_LIMIT = 32
+"""What every numpy can hold."""
+ELEMENTS_LIMIT = 1 << 40
+"""Of a tensor whose empty dimensions are taken for 1: numpy cannot hold every shape, not even of nothing."""
+
 PAIRED = frozenset({"complex128"})
 """Stored as (real, imaginary) in a last dimension of 2."""
 
@@ -63,7 +68,7 @@ class _Tensor(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     dtype: str
-    shape: tuple[Annotated[int, Field(ge=0)], ...] = Field(strict=False)
+    shape: tuple[Annotated[int, Field(ge=0, le=ELEMENTS_LIMIT)], ...] = Field(strict=False, max_length=DIMENSIONS_LIMIT)
     data_offsets: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] = Field(strict=False)
 
     @property
@@ -109,6 +114,8 @@ def check_frame(prefix: bytes, length: int) -> FrameHeader:
         raise ProtocolError(f"a malformed frame header: {first['loc']}: {first['msg']}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"a frame without a readable header: {error!r}") from error
+    if prefix[LENGTH.size : LENGTH.size + 1] != b"{" or not all(_is_unicode(name) for name in tensors):
+        raise ProtocolError("a frame whose header other readers could not read")
     if set(metadata) != {"frame"}:
         raise ProtocolError("a frame with unknown metadata")
     _check_dtypes(header, tensors)
@@ -121,10 +128,17 @@ def _check_dtypes(header: FrameHeader, tensors: dict[str, _Tensor]) -> None:
         raise ProtocolError("a frame whose header names other outputs than it holds")
     for name, tensor in tensors.items():
         dtype = header.dtypes[name]
+        if math.prod(max(size, 1) for size in tensor.shape) > ELEMENTS_LIMIT:
+            raise ProtocolError(f"output {name} has an impossible shape")
         if tensor.dtype not in ITEM_BYTES or STORED_AS.get(dtype) != tensor.dtype:
             raise ProtocolError(f"output {name} is said to be {dtype} and stored as {tensor.dtype}")
         if dtype in PAIRED and tensor.shape[-1:] != (2,):
             raise ProtocolError(f"output {name} is said to be {dtype} and not stored in pairs")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be encoded: JSON can spell half of a surrogate pair, which only Python puts up with."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_layout(tensors: Iterable[_Tensor], size_bytes: int) -> None:
