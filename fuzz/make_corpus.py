@@ -298,7 +298,7 @@ def onnx_models() -> Iterator[tuple[str, onnx.ModelProto]]:
 
     yield "inline", model([add], weight)
     yield "outside", model([add], outside)
-    constant = helper.make_node("Constant", [], ["t"], value=numpy_helper.from_array(np.array(False), "t"))
+    constant = helper.make_node("Constant", [], ["t"], value=numpy_helper.from_array(np.zeros((), np.bool_), "t"))
     dropout = helper.make_node("Dropout", ["x", "", "t"], ["y"], name="dropout")
     yield "dropout", model([constant, dropout])
     branch = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "b", [], [y], [weight])
@@ -354,4 +354,4 @@ def records(program: bytes) -> Iterator[tuple[str, bytes]]:
 
 if __name__ == "__main__":
     write_corpus()
-    print(f"{sum(1 for p in Path(CORPUS).rglob('*') if p.is_file())} files in {CORPUS}")  # noqa: T201
+    print(f"{sum(1 for p in Path(CORPUS).rglob('*') if p.is_file())} files in {CORPUS}")

@@ -1,7 +1,7 @@
 """One function from bytes to nothing for each reader of bytes that somebody else wrote.
 
-A reader may raise what its `Target` declares. Anything else that comes out is a fault of the program: another exception,
-an assertion of the target about what was accepted, too much time or too much memory.
+A reader may raise what its `Target` declares. Anything else that comes out is a fault of the program: another
+exception, an assertion of the target about what was accepted, too much time or too much memory.
 """
 
 import contextlib

@@ -8,7 +8,7 @@ not check this (logging one ModelProto twice through MLflow strips the weights i
 import math
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -294,13 +294,15 @@ def _training(model: Any) -> Iterator[str]:
         attributes = {attribute.name: attribute for attribute in node.attribute}
         if node.op_type == "BatchNormalization" and "training_mode" in attributes and attributes["training_mode"].i:
             yield f"{node.name}: BatchNormalization with training_mode"
-        elif node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
-            if _may_be_true(constants.get(node.input[2])):
-                yield f"{node.name}: Dropout in training mode"
+        elif node.op_type == "Dropout" and _may_be_true(node.input[2:3], constants):
+            yield f"{node.name}: Dropout in training mode"
 
 
-def _may_be_true(flag: Any) -> bool:
-    """Whether a flag cannot be ruled out, as one that is computed, fed, kept elsewhere or unreadable cannot."""
+def _may_be_true(names: Sequence[str], constants: Mapping[str, Any]) -> bool:
+    """Whether a flag is given and not ruled out: one that is computed, fed, kept elsewhere or unreadable is not."""
+    if not any(names):
+        return False
+    flag = constants.get(names[0])
     if flag is None or flag.data_type != onnx.TensorProto.BOOL or math.prod(flag.dims) != 1:
         return True
     return any(flag.raw_data) or any(flag.int32_data) or not (flag.raw_data or flag.int32_data)

@@ -92,7 +92,7 @@ def vet_pt2(path: Path) -> Pt2Facts:
             return _vet_archive(archive, path)
     except BackendRefusal:
         raise
-    except Exception as error:
+    except Exception as error:  # on broken bytes zipfile and its codecs raise whatever comes up
         raise format_refusal(f"{path.name} is not a readable archive: {error}") from error
 
 
@@ -217,7 +217,7 @@ def _vet_pickled(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     try:
         with _no_added_globals(), warnings.catch_warnings(action="ignore"):
             torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:
+    except Exception as error:  # on hostile bytes the unpickler raises whatever comes up
         raise format_refusal(
             f"the record {info.filename!r} is no tensor that torch.load(weights_only=True) accepts: "
             f"{clean_line(str(error))}"

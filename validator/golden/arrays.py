@@ -27,13 +27,11 @@ def read_npz(path: Path) -> Iterator[Sample]:
         # Opened here, because np.load leaves a broken archive open.
         with path.open("rb") as stream:
             archive = np.load(stream, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise GoldenError(f"{path.name} is a single array", hint="name it .npy")
-            arrays = {name: archive[name] for name in archive.files}
-    except GoldenError:
-        raise
-    except Exception as error:
+            arrays = None if isinstance(archive, np.ndarray) else {name: archive[name] for name in archive.files}
+    except Exception as error:  # on broken bytes numpy, zipfile and zlib raise whatever comes up
         raise _unreadable(path, error) from error
+    if arrays is None:
+        raise GoldenError(f"{path.name} is a single array", hint="name it .npy")
     if strange := next((name for name, array in arrays.items() if not isinstance(array, np.ndarray)), None):
         raise GoldenError(f"{path.name} holds {strange}, which is no array")
     yield from split_arrays(arrays, title=path.name)
@@ -47,7 +45,7 @@ def read_npy(path: Path, *, input_name: str) -> Iterator[Sample]:
     """
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:
+    except Exception as error:  # on broken bytes numpy raises whatever comes up
         raise _unreadable(path, error) from error
     yield from split_arrays({input_name: array}, title=path.name)
 

@@ -108,7 +108,7 @@ def _decode(path: Path, name: str) -> "Image.Image":
         # What cannot be decoded is an error; what a decoder has to say besides concerns metadata.
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=IMAGE_FORMATS) as image:
             return image.convert("RGB")
-    except Exception as error:
+    except Exception as error:  # on broken bytes decoders raise whatever comes up
         reason = str(error) or type(error).__name__
         raise GoldenError(f"the image {name} cannot be read: {reason}", hint="repair or remove it") from error
 
