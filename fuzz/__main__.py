@@ -87,9 +87,12 @@ def fuzz(target: "Target", seconds: int, corpus: Path, found: Path) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
     seen = {path.name for path in found.iterdir()}
 
+    is_planted = os.environ.get("FUZZ_PLANT") == target.name
+
     def look(data: bytes) -> None:
         try:
-            target.run(data)
+            if target.run(data) and is_planted:
+                raise ZeroDivisionError("planted, to see that it is found")
         except Exception as error:
             place = place_of(error)
             if place not in seen:

@@ -22,7 +22,7 @@ from tests.fuzz.documents import (
     load_toml,
 )
 
-EXAMPLES = 150
+EXAMPLES = 100
 """Of each target: some 30 s of CPU in all. More with `python -m fuzz`."""
 
 JSON = ("verdict", "clearance", "signed-statement")
@@ -103,9 +103,12 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+ADMITTED = ("fault-flag-undefined.onnx",)
+"""Not refused: a training flag that cannot be read counts as set, and the judge says no."""
+
 FAULTS = [(t, name) for t in TARGETS.values() for name in t.seeds() if name.startswith("fault-")]
 
 
 @pytest.mark.parametrize(("target", "name"), FAULTS, ids=[f"{t.name}-{name}" for t, name in FAULTS])
-def test_what_was_once_read_wrongly_is_read_rightly(target, name, little_memory):
-    target.run(target.seeds()[name])
+def test_what_was_once_read_wrongly_is_refused(target, name, little_memory):
+    assert target.run(target.seeds()[name]) == (name in ADMITTED)
