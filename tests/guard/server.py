@@ -21,7 +21,8 @@ from validator.attest.keys import public_key_of
 
 ROOT = Path(__file__).parents[2]
 STARTUP_LIMIT_S = 180
-ADMIN = ("admin", "password1234")
+User = tuple[str, str]
+ADMIN: User = ("admin", "password-of-admin")
 
 
 @dataclass
@@ -39,13 +40,20 @@ class GuardedServer:
     def log(self) -> str:
         return (self.folder / "server.log").read_text(errors="replace")
 
-    def post(self, path: str, body: Any, user: tuple[str, str] | None = None, method: str = "POST") -> tuple[int, Any]:
-        """What any HTTP client, the web page among them, sends and gets."""
+    def post(self, path: str, body: Any, user: User | None = None, method: str = "POST") -> tuple[int, Any]:
+        """What any HTTP client, the web page among them, sends and gets. The path may begin with another version."""
+        version, _, rest = path.partition("/") if path.startswith("3.0/") else ("2.0", "", path)
+        return self.send(f"api/{version}/mlflow/{rest}", json.dumps(body).encode(), user, method)
+
+    def put_file(self, path: str, data: bytes, user: User | None = None) -> tuple[int, Any]:
+        """Write an artifact through the server, as its own clients do."""
+        return self.send(f"api/2.0/mlflow-artifacts/artifacts/{path}", data, user, "PUT")
+
+    def send(self, path: str, data: bytes, user: User | None, method: str) -> tuple[int, Any]:
         headers = {"Content-Type": "application/json"}
         if user is not None:
             headers["Authorization"] = "Basic " + b64encode(":".join(user).encode()).decode()
-        url = f"{self.uri}/api/2.0/mlflow/{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)  # noqa: S310  http
+        request = urllib.request.Request(f"{self.uri}/{path}", data, headers, method=method)  # noqa: S310  http
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  http
                 return answer.status, json.loads(answer.read() or b"{}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.guard.contest import contest, require
 from tests.guard.server import GuardedServer, free_port, launch, start_guarded, write_config
 from tests.guard.world import clear, seal
 from tests.registry.conftest import MlflowWorld
@@ -93,6 +94,11 @@ def test_an_alias_moves_over_http_and_the_server_hashes_what_it_serves(
             changed.write_bytes(b"more")
         world.client.set_registered_model_alias(name, "champion", str(number))
     assert world.client.get_model_version_by_alias(name, "champion").version == str(second)
+
+
+def test_exactly_one_of_24_promotions_wins_on_sqlite(server: GuardedServer) -> None:
+    require(server.post("registered-models/create", {"name": "contest"}))
+    contest(server, "contest", "0", None)
 
 
 def test_copying_a_cleared_version_is_refused(world: MlflowWorld, name: str, tmp_path: Path) -> None:
