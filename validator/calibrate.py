@@ -20,7 +20,7 @@ from validator.backends.interface import RefusalKind
 from validator.errors import CouldNotRun
 from validator.executors.local import LocalExecutor
 from validator.golden.dataset import GoldenDataset
-from validator.inputs import load_policy, open_inputs, verify_unchanged
+from validator.inputs import open_inputs, verify_unchanged
 from validator.judge import (
     BackendEvidence,
     Caution,
@@ -44,6 +44,7 @@ from validator.policy import (
     default_limits,
     parse_policy,
 )
+from validator.policy_source import find_policy
 from validator.registry.interface import Registry, resolve_text
 from validator.report.progress import Progress
 from validator.report.write import write_text
@@ -149,7 +150,7 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
         CalibrationRefused: a run was not healthy.
         ValidatorError: the model, the golden dataset or the policy cannot be used.
     """
-    source = load_policy(request.policy)
+    source = find_policy(request.policy, open_registry=lambda: registry).policy
     rows = choose_rows(source, request.backends, reference_device="cpu")
     asked = {*source.required, *request.backends} - {REFERENCE, BASELINE}
     candidates = [row for row in rows if row.name in asked]

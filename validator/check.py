@@ -18,10 +18,11 @@ from validator.cache.store import CachePlace
 from validator.clearance import CLEARANCE_NAME, make_clearance
 from validator.errors import AnnotationFailed, IntegrityError, ReportFailed, UsageError
 from validator.executors.local import machine_has_gpu
-from validator.inputs import load_policy, open_inputs, verify_unchanged
+from validator.inputs import open_inputs, verify_unchanged
 from validator.judge import Verdict, judge
 from validator.plan import choose_rows, foresee_workers
 from validator.policy import Policy
+from validator.policy_source import find_policy
 from validator.registry.interface import Annotation, AnnotationReceipt, Registry, resolve_text
 from validator.report.annotation import annotation_metrics, description_block, run_name, version_tags
 from validator.report.build import RunInfo, build_document
@@ -54,7 +55,9 @@ class CheckRequest:
     formats: tuple[Format, ...] = ()
     """In which the report is written there, beside verdict.json."""
     policy: str = "default"
-    """Path of a TOML file, or the name of a built-in policy."""
+    """Path of a TOML file, the name of a built-in policy, or a model URI."""
+    policy_ref: str | None = None
+    """Git ref that the file is read from; None: the file itself."""
     golden: str | None = None
     """Folder or URI; None: the policy's."""
     onnx: str | None = None
@@ -95,7 +98,8 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
     """
     started = datetime.now(UTC)
     made_by = Reused(check_id=secrets.token_hex(8), created_utc=started.strftime("%Y-%m-%dT%H:%M:%SZ"))
-    policy = load_policy(request.policy)
+    source = find_policy(request.policy, ref=request.policy_ref, open_registry=lambda: registry)
+    policy = source.policy
     # Before anything else: a key that cannot be used is found now, and no worker runs beside it unread.
     signer = None if request.sign_key is None else load_signer(request.sign_key)
     for name in request.backends:
@@ -129,7 +133,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
             created_utc=made_by.created_utc,
             duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
             command=request.command,
-            policy_origin=request.policy,
+            policy_origin=source.origin,
             sandbox=SANDBOX,
             retries=retries(evidence),
             cautions=() if reuse is None else tuple(reuse.cautions),

@@ -376,6 +376,13 @@ def test_another_policy_or_golden_dataset(world: World) -> None:
     assert refused(world.verify(allowed=Allowed(policies=frozenset()))) == ["policy"]
 
 
+def test_a_policy_that_was_read_elsewhere(world: World) -> None:
+    world.bind(policy=world.predicate().policy.model_copy(update={"origin": "git:origin/main:policy.toml@" + "0" * 40}))
+    assert world.verify(allowed=Allowed(origins=("models:/validator.budget.*", "git:origin/main:*"))).holds
+    assert refused(world.verify(allowed=Allowed(origins=("git:origin/release:*",)))) == ["policy"]
+    assert refused(world.verify(allowed=Allowed(origins=()))) == ["policy"]
+
+
 def test_an_alias_that_points_elsewhere(world: World) -> None:
     world.registry.set_alias("net", "champion", 1)
     assert world.verify(alias="champion").holds

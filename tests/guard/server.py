@@ -123,8 +123,6 @@ def launch(
                 "server",
                 *where,
                 *stores,
-                "--artifacts-destination",
-                folder / "store",
                 *options,
             ],
             cwd=folder,

@@ -6,6 +6,7 @@ Every claim is looked at, and what is missing does not hold. Conditions say what
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from fnmatch import fnmatchcase
 
 from validator.attest.statement import Predicate, Statement, read_time, subjects_of, to_digest_set
 
@@ -64,10 +65,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """Digests that are accepted; None: any."""
+    """What is accepted; None: any."""
 
     policies: frozenset[str] | None = None
+    """Digests."""
+    origins: tuple[str, ...] | None = None
+    """Where the policy was read: patterns, in which `*` stands for anything."""
     goldens: frozenset[str] | None = None
+    """Digests."""
 
 
 # --- By itself ----------------------------------------------------------------------------------------------------
@@ -205,6 +210,11 @@ def judge_inputs(predicate: Predicate, allowed: Allowed) -> Iterator[Claim]:
         if digests is not None:
             message = f"{short(digest)} is {'' if digest in digests else 'not '}among the {len(digests)} accepted"
             yield Claim(name=name, holds=digest in digests, message=message)
+    if allowed.origins is not None:
+        origin = predicate.policy.origin
+        holds = any(fnmatchcase(origin, pattern) for pattern in allowed.origins)
+        message = f"read at {origin}, which is {'' if holds else 'not '}among the {len(allowed.origins)} accepted"
+        yield Claim(name="policy", holds=holds, message=message)
 
 
 def _registry(predicate: Predicate, identity: Identity) -> Claim:

@@ -1,42 +1,52 @@
-"""`validator budget`: look at policies, and at what changed between two."""
+"""`validator budget`: look at policies, at what changed between two, and keep them in the registry."""
 
+import tempfile
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from validator.errors import ExitCode, ValidatorError
+from validator.cli.options import tracking_uri_option
+from validator.errors import ExitCode, UsageError, ValidatorError
 
 if TYPE_CHECKING:
     from validator.policy import Policy
     from validator.policy_diff import Change
+    from validator.registry.mlflow_registry import MlflowRegistry
 
 
 @click.group()
 def budget() -> None:
-    """Look at the limits of a policy, at its weak spots, and at what a change to it loosens."""
+    """Look at the limits of a policy, at its weak spots, and at what a change to it loosens; keep it in the registry.
+
+    A POLICY is a TOML file, a built-in name, or a version in the registry:
+    models:/validator.budget.alexnet@current.
+    """
 
 
 @budget.command()
 @click.argument("policy", metavar="POLICY")
-def show(*, policy: str) -> ExitCode:
-    """Print the limits that POLICY, a TOML file or a built-in name, sets for every backend that it requires.
+@tracking_uri_option
+def show(*, policy: str, tracking_uri: str | None) -> ExitCode:
+    """Print the limits that POLICY sets for every backend that it requires.
 
     \b
     Examples:
       validator budget show policy.toml
       validator budget show cpu
+      validator budget show models:/validator.budget.alexnet@current
     """  # noqa: D301 -- click reads \b as "keep these lines"
-    from validator.inputs import load_policy
     from validator.report.text import clean
 
-    click.echo("\n".join(clean(line, limit=1_000) for line in list_limits(load_policy(policy))))
+    click.echo("\n".join(clean(line, limit=1_000) for line in list_limits(read_policy(policy, tracking_uri))))
     return ExitCode.PASS
 
 
 @budget.command()
 @click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
-def lint(*, policies: tuple[str, ...]) -> ExitCode:
+@tracking_uri_option
+def lint(*, policies: tuple[str, ...], tracking_uri: str | None) -> ExitCode:
     """Read every POLICY, and warn about loose limits, missing bindings and waivers that end.
 
     Warnings exit 0; a policy that cannot be used exits 2, after all of them were read.
@@ -46,14 +56,13 @@ def lint(*, policies: tuple[str, ...]) -> ExitCode:
       validator budget lint policy.toml
       validator budget lint policies/alexnet.toml policies/resnet.toml
     """  # noqa: D301 -- click reads \b as "keep these lines"
-    from validator.inputs import load_policy
     from validator.policy_diff import lint_policy
     from validator.report.text import clean
 
     code, today = ExitCode.PASS, datetime.now(UTC).date()
     for name in policies:
         try:
-            warnings = lint_policy(load_policy(name), today)
+            warnings = lint_policy(read_policy(name, tracking_uri), today)
         except ValidatorError as error:
             click.echo(f"{error.word}[{error.code}]: {clean(error.message, limit=2_000)}", err=True)
             click.echo(f"  {clean(error.hint, limit=2_000)}" if error.hint else "", err=True, nl=bool(error.hint))
@@ -69,7 +78,8 @@ def lint(*, policies: tuple[str, ...]) -> ExitCode:
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
 @click.option("--model-changed", is_flag=True, help="The change under review touches a model, too.")
-def diff(*, old: str, new: str, model_changed: bool) -> ExitCode:
+@tracking_uri_option
+def diff(*, old: str, new: str, model_changed: bool, tracking_uri: str | None) -> ExitCode:
     """Say of every change from the policy OLD to NEW whether it tightens or loosens; exit 1 if anything loosens.
 
     What cannot be ordered counts as loosened. One change may touch a model or loosen a budget, not both.
@@ -78,12 +88,12 @@ def diff(*, old: str, new: str, model_changed: bool) -> ExitCode:
     Examples:
       validator budget diff policy.toml proposed.toml
       validator budget diff cpu policy.toml --model-changed
+      validator budget diff models:/validator.budget.alexnet@current policy.toml
     """  # noqa: D301 -- click reads \b as "keep these lines"
-    from validator.inputs import load_policy
     from validator.policy_diff import Direction, changes_model, diff_policies, loosens
     from validator.report.text import clean
 
-    changes = diff_policies(load_policy(old), load_policy(new))
+    changes = diff_policies(read_policy(old, tracking_uri), read_policy(new, tracking_uri))
     for change in sorted(changes, key=lambda c: c.direction is not Direction.LOOSENED):
         click.echo(clean(describe(change), limit=400))
     if not loosens(changes):
@@ -94,6 +104,85 @@ def diff(*, old: str, new: str, model_changed: bool) -> ExitCode:
     count = sum(change.direction is Direction.LOOSENED for change in changes)
     click.echo(f"loosened: {count} of {len(changes)} changes")
     return ExitCode.FAIL
+
+
+@budget.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL")
+@tracking_uri_option
+def push(*, file: Path, model: str, tracking_uri: str | None) -> ExitCode:
+    """Register the policy FILE as the budget of MODEL, and point the alias `current` to it.
+
+    It becomes the newest version of the registered model `validator.budget.MODEL`. Pushing the same bytes again changes
+    nothing.
+
+    \b
+    Example:
+      validator budget push policy.toml alexnet
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    from validator.inputs import load_policy
+    from validator.policy import BUILT_IN
+    from validator.policy_source import BUDGET_PREFIX, CURRENT, POLICY_FILE
+
+    if str(file) in BUILT_IN:
+        raise UsageError(f"{file} is built in, and needs no version", hint=f"name it: --policy {file}")
+    policy = load_policy(str(file))
+    with tempfile.TemporaryDirectory(prefix="validator-") as scratch:
+        (Path(scratch) / POLICY_FILE).write_bytes(file.read_bytes())
+        registered = _open_registry(tracking_uri).publish(
+            f"{BUDGET_PREFIX}{model}",
+            Path(scratch),
+            model_type=BUDGET_PREFIX.rstrip("."),
+            alias=CURRENT,
+            tags={"validator.policy_digest": policy.digest},
+        )
+    did = "registered" if registered.created else "already registered"
+    click.echo(f"{did} as {registered.uri}, also models:/{registered.name}@{CURRENT}, {policy.digest}")
+    return ExitCode.PASS
+
+
+@budget.command()
+@click.argument("model", metavar="MODEL|URI")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--replace", is_flag=True, help="Overwrite FILE.")
+@tracking_uri_option
+def pull(*, model: str, file: Path, replace: bool, tracking_uri: str | None) -> ExitCode:
+    """Write the current budget of MODEL, or the one at a model URI, to FILE, as it was pushed.
+
+    \b
+    Examples:
+      validator budget pull alexnet policy.toml
+      validator budget pull models:/validator.budget.alexnet/2 policy.toml
+    """  # noqa: D301 -- click reads \b as "keep these lines"
+    from validator.policy import parse_policy
+    from validator.policy_source import BUDGET_PREFIX, CURRENT, fetch_text
+    from validator.report.write import write_text
+
+    if file.exists() and not replace:
+        raise UsageError(f"{file} exists", hint="name another file, or overwrite it with --replace")
+    uri = model if ":/" in model else f"models:/{BUDGET_PREFIX}{model}@{CURRENT}"
+    text, origin = fetch_text(uri, _open_registry(tracking_uri))
+    digest = parse_policy(text, origin=origin).digest
+    write_text(text, file)
+    click.echo(f"{origin} in {file}, {digest}")
+    return ExitCode.PASS
+
+
+def read_policy(name: str, tracking_uri: str | None) -> "Policy":
+    """Read a policy from a file, a built-in name or the registry.
+
+    Raises:
+        PolicyError: nothing there, or a policy that cannot be used.
+    """
+    from validator.policy_source import find_policy
+
+    return find_policy(name, open_registry=lambda: _open_registry(tracking_uri)).policy
+
+
+def _open_registry(tracking_uri: str | None) -> "MlflowRegistry":
+    from validator.registry.mlflow_registry import open_registry
+
+    return open_registry(tracking_uri, cwd=Path.cwd())
 
 
 def describe(change: "Change") -> str:

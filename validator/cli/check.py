@@ -30,6 +30,10 @@ DEFAULT_OUTPUT = "validator-report"
 @click.command()
 @run_options(deed="check", policy_is="Budgets and required backends")
 @click.option(
+    "--policy-ref", metavar="REF", help="Read the policy's file at this git ref, like origin/main: whatever the change "
+    "under review does to it counts for nothing.",
+)  # fmt: skip
+@click.option(
     "--output", type=click.Path(path_type=Path), default=DEFAULT_OUTPUT, show_default=True, metavar="FOLDER",
     help="Where verdict.json goes, and an ONNX file that this check exports.",
 )  # fmt: skip
@@ -55,6 +59,7 @@ DEFAULT_OUTPUT = "validator-report"
 def check(
     *,
     tracking_uri: str | None,
+    policy_ref: str | None,
     output: Path,
     formats: tuple[str, ...] | None,
     sign_key: Path | None,
@@ -85,6 +90,7 @@ def check(
 
     request = CheckRequest(
         **asked,
+        policy_ref=policy_ref,
         output=output,
         formats=tuple(map(Format, formats or ())),
         annotate=not no_annotate,

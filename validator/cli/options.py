@@ -62,10 +62,12 @@ def run_options(*, deed: str, policy_is: str) -> Decorator:
         deed: what it does with an ONNX file and a backend: `check`.
         policy_is: what the policy is to it: `Budgets and required backends`.
     """
-    policy_help = f"{policy_is}: a TOML file, or a built-in policy: default (CPU and GPU) or cpu."
+    policy_help = (
+        f"{policy_is}: a TOML file, a version in the registry, or a built-in policy: default (CPU and GPU) or cpu."
+    )
     decorators = (
         click.argument("uri", metavar="URI"),
-        click.option("--policy", default="default", show_default=True, metavar="FILE|NAME", help=policy_help),
+        click.option("--policy", default="default", show_default=True, metavar="FILE|URI|NAME", help=policy_help),
         click.option("--golden", metavar="FOLDER|URI", help="Inputs to run on; by default what the policy names."),
         click.option(
             "--onnx", metavar="FILE|URI", help=f"ONNX file to {deed}; by default the model's own, else an export."

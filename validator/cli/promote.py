@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     "--policy-digest", "policies", multiple=True, metavar="DIGEST", help="Accept this policy only. Repeatable."
 )
 @click.option(
+    "--policy-origin", "origins", multiple=True, metavar="PATTERN",
+    help="Accept a policy read there only: models:/validator.budget.* or git:origin/main:*. Repeatable.",
+)  # fmt: skip
+@click.option(
     "--golden-digest", "goldens", multiple=True, metavar="DIGEST", help="Accept this golden dataset only. Repeatable."
 )
 @click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say.")
@@ -65,6 +69,7 @@ def promote(
     to: str | None,
     experiment: str | None,
     policies: tuple[str, ...],
+    origins: tuple[str, ...],
     goldens: tuple[str, ...],
     onnx: str | None,
     tracking_uri: str | None,
@@ -104,7 +109,7 @@ def promote(
         republish=read_destination(level, to, experiment),
         onnx=onnx,
         cleared_in=cleared_in,
-        allowed=Allowed(policies=read_digests(policies), goldens=read_digests(goldens)),
+        allowed=Allowed(policies=read_digests(policies), origins=origins or None, goldens=read_digests(goldens)),
     )
     registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning)
     return show(promote_version(request, registry, datetime.now(UTC)), uri, as_json=as_json, quiet=quiet)

@@ -30,6 +30,10 @@ _DIGEST = r"sha256:[0-9a-f]{64}"
     "--policy-digest", "policies", multiple=True, metavar="DIGEST", help="Accept this policy only. Repeatable."
 )
 @click.option(
+    "--policy-origin", "origins", multiple=True, metavar="PATTERN",
+    help="Accept a policy read there only: models:/validator.budget.* or git:origin/main:*. Repeatable.",
+)  # fmt: skip
+@click.option(
     "--golden-digest", "goldens", multiple=True, metavar="DIGEST", help="Accept this golden dataset only. Repeatable."
 )
 @click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say.")
@@ -50,6 +54,7 @@ def verify(
     from_run: bool,
     alias: str | None,
     policies: tuple[str, ...],
+    origins: tuple[str, ...],
     goldens: tuple[str, ...],
     onnx: str | None,
     tracking_uri: str | None,
@@ -87,7 +92,7 @@ def verify(
         onnx=onnx,
         cleared_in=cleared_in,
         republished=republished,
-        allowed=Allowed(policies=read_digests(policies), goldens=read_digests(goldens)),
+        allowed=Allowed(policies=read_digests(policies), origins=origins or None, goldens=read_digests(goldens)),
     )
     registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning) if ":/" in uri else None
     verification = verify_clearance(request, registry, datetime.now(UTC))

@@ -79,6 +79,7 @@ class Protection:
         policies, goldens = self.config.policy_digests, self.config.golden_digests
         return Allowed(
             policies=None if policies is None else frozenset(policies),
+            origins=self.config.policy_origins,
             goldens=None if goldens is None else frozenset(goldens),
         )
 

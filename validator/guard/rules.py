@@ -6,14 +6,14 @@ The message goes to whoever asked, through MLflow, so its hint says what to do.
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from validator.attest.judgement import Claim, Identity, judge_identity, judge_inputs, judge_statement, short
+from validator.attest.judgement import Identity, judge_identity, judge_inputs, judge_statement, short
 from validator.attest.statement import Predicate
 from validator.errors import GuardRefused
-from validator.guard.config import Protection, matches
+from validator.guard.config import Protection
 from validator.guard.moves import Move
 from validator.judge import Verdict
 from validator.registry.interface import (
@@ -83,7 +83,6 @@ def require_clearance(
         claims += judge_statement(statement, accepted_at(text, version, moves) or now)
         claims += judge_identity(predicate, _identity(predicate, version, protection))
         claims += judge_inputs(predicate, protection.allowed)
-        claims += _origin(predicate, protection)
     wrong = [claim for claim in claims if not claim.holds]
     if statement is None or wrong or not claims:
         said = "; ".join(f"{claim.name}: {claim.message}" for claim in wrong)
@@ -131,13 +130,6 @@ def _identity(predicate: Predicate, version: Version, protection: Protection) ->
         version=version.number,
         creation_timestamp_ms=version.creation_time,
     )
-
-
-def _origin(predicate: Predicate, protection: Protection) -> Iterator[Claim]:
-    if (origins := protection.config.policy_origins) is not None:
-        holds = matches(predicate.policy.origin, origins)
-        message = f"{predicate.policy.origin} is {'' if holds else 'not '}among the {len(origins)} accepted origins"
-        yield Claim(name="policy", holds=holds, message=message)
 
 
 # --- Aliases ------------------------------------------------------------------------------------------------------
