@@ -108,6 +108,8 @@ def launch(
         (folder / "auth.ini").write_text(
             "[mlflow]\ndefault_permission = READ\n"
             f"database_uri = sqlite:///{folder}/auth.db\n"
+            # Else every request hashes the password anew, which takes longer than the rest of it.
+            "auth_cache_ttl_seconds = 3600\n"
             f"admin_username = {ADMIN[0]}\nadmin_password = {ADMIN[1]}\n"
         )
         environment |= {"MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"), "MLFLOW_FLASK_SERVER_SECRET_KEY": "secret"}

@@ -3,15 +3,19 @@
 import re
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from tests.attest.world import GATE, STRANGER
 from tests.guard.contest import contest, require
 from tests.guard.server import GuardedServer, free_port, launch, start_guarded, write_config
 from tests.guard.world import clear, seal
 from tests.registry.conftest import MlflowWorld
-from validator.errors import AnnotationFailed
+from validator.attest.keys import Signer, public_key_of
+from validator.errors import AnnotationFailed, GuardRefused
+from validator.promote import Holder, Outcome, PromoteRequest, promote
 from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, VERDICT_TAG, Annotation, resolve_text
 
 FILES = {"MLmodel": b"flavors: {}\n", "data/model.pt2": b"weights"}
@@ -41,10 +45,10 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.node.name.replace("[", "-").replace("]", "")[5:60]
 
 
-def clearance_of(world: MlflowWorld, name: str, number: int, folder: Path, **changes: object) -> str:
+def clearance_of(
+    world: MlflowWorld, name: str, number: int, folder: Path, signer: Signer = GATE, **changes: object
+) -> str:
     """What the gate would sign."""
-    from datetime import UTC, datetime
-
     subject = resolve_text(world.registry, f"models:/{name}/{number}")
     staged = world.registry.stage(subject, folder / f"staged-{number}")
     return seal(
@@ -55,8 +59,9 @@ def clearance_of(world: MlflowWorld, name: str, number: int, folder: Path, **cha
             digest=staged.manifest.digest,
             now=datetime.now(UTC),
             registry_uri=subject.registry_uri,
-            **changes,
-        )
+            **({"weights": staged.weights_digest, "onnx": None} | changes),
+        ),
+        signer,
     )
 
 
@@ -99,6 +104,32 @@ def test_an_alias_moves_over_http_and_the_server_hashes_what_it_serves(
 def test_exactly_one_of_24_promotions_wins_on_sqlite(server: GuardedServer) -> None:
     require(server.post("registered-models/create", {"name": "contest"}))
     contest(server, "contest", "0", None)
+
+
+def test_our_own_promote_brings_what_the_guard_asks_for(world: MlflowWorld, name: str, tmp_path: Path) -> None:
+    first, second = world.register(name, FILES), world.register(name, {**FILES, "more": b"more"})
+
+    def ask(number: int, holder: int | None, signer: Signer = GATE) -> Outcome | None:
+        path = tmp_path / f"clearance-{number}-{holder}-{signer is GATE}.json"
+        path.write_text(clearance_of(world, name, number, tmp_path / path.stem, signer=signer))
+        request = PromoteRequest(
+            uri=f"models:/{name}/{number}",
+            alias="champion",
+            keys=(public_key_of(GATE), public_key_of(STRANGER)),
+            clearance=path,
+            expect=Holder(version=holder),
+        )
+        return promote(request, world.registry, datetime.now(UTC)).outcome
+
+    for number, holder in ((first, None), (second, first), (first, second)):
+        outcome = ask(number, holder)
+        assert outcome is not None
+        assert outcome.is_moved
+        assert EXPECT_TAG + "champion" not in world.tags(name, number)
+    with pytest.raises(GuardRefused, match=r"signature: .* none of the keys") as error:
+        ask(second, first, STRANGER)
+    assert "validator check" in error.value.message
+    assert world.client.get_model_version_by_alias(name, "champion").version == str(first)
 
 
 def test_copying_a_cleared_version_is_refused(world: MlflowWorld, name: str, tmp_path: Path) -> None:

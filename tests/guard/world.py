@@ -33,7 +33,15 @@ def protection(**changes: Any) -> Protection:
 
 
 def clear(
-    *, name: str, version: int, created: int, digest: str, now: datetime, registry_uri: str = REGISTRY, **changes: Any
+    *,
+    name: str,
+    version: int,
+    created: int,
+    digest: str,
+    now: datetime,
+    weights: str = "sha256:" + "b" * 64,
+    registry_uri: str = REGISTRY,
+    **changes: Any,
 ) -> Predicate:
     """What an honest check of a version would say."""
     model = ModelBinding(
@@ -42,7 +50,7 @@ def clear(
         version=version,
         creation_timestamp_ms=created,
         digest=digest,
-        weights_digest="sha256:" + "b" * 64,
+        weights_digest=weights,
     )
     known: dict[str, Any] = {
         "model": model,
