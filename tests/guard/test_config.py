@@ -9,8 +9,10 @@ import pytest
 
 from tests.attest.world import GATE
 from tests.guard.world import protection
+from validator import boundary
 from validator.attest.keys import public_key_of
-from validator.errors import GuardConfigError
+from validator.cli.guard import guard
+from validator.errors import ExitCode, GuardConfigError
 from validator.guard.config import CONFIG_VARIABLE, GuardConfig, find_protection, read_protection
 from validator.policy import BUILT_IN
 
@@ -93,6 +95,21 @@ def test_every_key_is_on_the_page_with_its_default() -> None:
 def test_the_configuration_on_the_page_can_be_used(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```ini\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert read_protection(write(tmp_path, text)).allowed.policies == {BUILT_IN["cpu"].digest}
+
+
+def test_check_config_names_keys_and_warns_of_what_is_left_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, GOOD)
+    assert boundary.run(lambda: guard, ["check-config", str(path)], debug=False) == ExitCode.PASS
+    out = capsys.readouterr().out
+    assert f"key          {public_key_of(GATE).key_id}" in out
+    assert "warning[guard]: any policy counts" in out
+    path.write_text(GOOD + 'policy_origins = ["git:origin/main:*"]')
+    assert boundary.run(lambda: guard, ["check-config", str(path)], debug=False) == ExitCode.PASS
+    assert "warning" not in capsys.readouterr().out
+    assert boundary.run(lambda: guard, ["check-config", str(tmp_path)], debug=False) == ExitCode.USAGE
+    assert "error[guard]" in capsys.readouterr().err
 
 
 def test_the_entry_point_costs_a_client_nothing() -> None:

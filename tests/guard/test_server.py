@@ -15,7 +15,7 @@ from tests.guard.world import clear, seal
 from tests.registry.conftest import MlflowWorld
 from validator.attest.keys import Signer, public_key_of
 from validator.errors import AnnotationFailed, GuardRefused
-from validator.promote import Holder, Outcome, PromoteRequest, promote
+from validator.promote import Destination, Holder, Outcome, PromoteRequest, promote
 from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, VERDICT_TAG, Annotation, resolve_text
 
 FILES = {"MLmodel": b"flavors: {}\n", "data/model.pt2": b"weights"}
@@ -130,6 +130,23 @@ def test_our_own_promote_brings_what_the_guard_asks_for(world: MlflowWorld, name
         ask(second, first, STRANGER)
     assert "validator check" in error.value.message
     assert world.client.get_model_version_by_alias(name, "champion").version == str(first)
+
+
+def test_our_own_republishing_brings_what_the_guard_asks_for(world: MlflowWorld, name: str, tmp_path: Path) -> None:
+    number = world.register(name, FILES)
+    (tmp_path / "clearance.json").write_text(clearance_of(world, name, number, tmp_path))
+    request = PromoteRequest(
+        uri=f"models:/{name}/{number}",
+        alias="champion",
+        keys=(public_key_of(GATE),),
+        clearance=tmp_path / "clearance.json",
+        republish=Destination(),
+    )
+    for is_moved in (True, False):
+        outcome = promote(request, world.registry, datetime.now(UTC)).outcome
+        assert outcome is not None
+        assert (outcome.name, outcome.is_moved, outcome.warnings) == (f"{name}-prod", is_moved, ())
+    assert world.client.get_model_version_by_alias(f"{name}-prod", "champion").version == "1"
 
 
 def test_copying_a_cleared_version_is_refused(world: MlflowWorld, name: str, tmp_path: Path) -> None:

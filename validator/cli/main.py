@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
         "rollback": Entry(
             place="validator.cli.rollback:rollback", summary="Let an alias point to the version before again."
         ),
+        "guard": Entry(place="validator.cli.guard:guard", summary="Look at the configuration of a registry's guard."),
         "key": Entry(place="validator.cli.key:key", summary="Make keys that clearances are signed with."),
         "golden": Entry(place="validator.cli.golden:golden", summary="Make, look at and verify golden datasets."),
         "calibrate": Entry(place="validator.cli.calibrate:calibrate", summary="Measure budgets on a healthy model."),
