@@ -56,6 +56,8 @@ class InProcessExecutor:
 
     def submit(self, job: Job) -> None:
         """Take a job. Exports come first: torch.export does not work beside a session's switches."""
+        if isinstance(job, ExportJob):  # there is no worker whose own folder it could lie in
+            job = job.model_copy(update={"export_path": str(self._scratch / job.export_path)})
         self._jobs.insert(0 if isinstance(job, ExportJob) else len(self._jobs), job)
 
     def outcomes(self) -> Iterator[Outcome]:
@@ -89,7 +91,13 @@ def do_here(job: Job, frames: Path) -> Outcome:
         except ProtocolError as error:
             violation = str(error)
     return conclude(
-        job, intake, Ended(exit_status=status, violation=violation), spool=frames, limit_s=0.0, log_tail=tail
+        job,
+        intake,
+        Ended(exit_status=status, violation=violation),
+        home=frames.parent,
+        spool=frames,
+        limit_s=0.0,
+        log_tail=tail,
     )
 
 

@@ -24,7 +24,8 @@ from validator.judge import BackendEvidence, Control, Decision, Evidence, FreshR
 from validator.manifest import Manifest, ManifestEntry
 from validator.policy import Policy
 from validator.report.build import RunInfo, build_document
-from validator.report.model import VerdictDocument
+from validator.report.model import ConfinementRecord, SandboxRecord, VerdictDocument
+from validator.sandbox.level import Level, Request
 from validator.subject import OnnxFile, OnnxOrigin, Program, ProgramFormat, StagedModel, Subject
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, Violated
 from validator.worker.protocol import Refusal, RunJob
@@ -260,6 +261,21 @@ def decide_on(situation: Situation) -> tuple[Policy, Evidence, Decision]:
     return policy, evidence, judge(policy, evidence)
 
 
+HELD = SandboxRecord(
+    level=Level.STRICT,
+    requested=Request.AUTO,
+    minimum=Level.NONE,
+    bubblewrap="0.8.0",
+    landlock_abi=7,
+    weaker_because=(),
+    workers=(
+        ConfinementRecord(
+            job="probe", level=Level.STRICT, profile="CPU", mechanisms=("bubblewrap", "rlimits", "landlock", "seccomp")
+        ),
+    ),
+)
+
+
 def document_of(situation: Situation, *, created_utc: str = "2026-11-30T15:02:00Z") -> VerdictDocument:
     policy, evidence, decision = decide_on(situation)
     onnx = OnnxFile(
@@ -275,6 +291,7 @@ def document_of(situation: Situation, *, created_utc: str = "2026-11-30T15:02:00
             duration_s=38.2,
             command=("validator", "check", f"models:/{situation.model_name}@candidate", "--golden", "golden/"),
             policy_origin="default",
+            sandbox=HELD,
             retries=situation.retries,
         ),
         staged=staged_model(situation),

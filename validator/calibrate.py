@@ -6,6 +6,7 @@ are those of a check. They are judged first, with limits that only a fault excee
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +49,9 @@ from validator.policy_source import find_policy
 from validator.registry.interface import Registry, resolve_text
 from validator.report.progress import Progress
 from validator.report.write import write_text
-from validator.runs import Run, threads_of
+from validator.runs import Run, make_stage, open_sandbox, threads_of
+from validator.sandbox.choice import Sandbox
+from validator.sandbox.level import Request
 from validator.scratch import scratch_folder
 from validator.worker.launch import Limits as WorkerLimits
 from validator.worker.outcome import Completed, Declined
@@ -97,6 +100,8 @@ class CalibrationRequest:
     onnx: str | None = None
     backends: tuple[str, ...] = ()
     """Candidates besides the required ones."""
+    sandbox: Request = Request.AUTO
+    """How strongly workers are held; the policy may ask for more."""
     command: tuple[str, ...] = ()
 
 
@@ -155,7 +160,10 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
     asked = {*source.required, *request.backends} - {REFERENCE, BASELINE}
     candidates = [row for row in rows if row.name in asked]
     threads = threads_of(source)
-    with scratch_folder() as scratch, _open_executor(source, scratch, progress) as executor:
+    with scratch_folder() as scratch, ExitStack() as stack:
+        sandbox = open_sandbox(source, request.sandbox, rows, scratch, progress)
+        golden = request.golden or source.golden
+        executor = stack.enter_context(_open_executor(source, scratch, progress, sandbox, golden))
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
         inputs = open_inputs(source, subject, registry, scratch, progress, golden=request.golden, onnx=request.onnx)
@@ -310,12 +318,16 @@ class _Executor(LocalExecutor):
         super().submit(job if threads is None else job.model_copy(update={"threads": threads}))
 
 
-def _open_executor(policy: Policy, scratch: Path, progress: Progress) -> _Executor:
+def _open_executor(
+    policy: Policy, scratch: Path, progress: Progress, sandbox: Sandbox, golden: str | None
+) -> _Executor:
     return _Executor(
         scratch=scratch,
         limits=WorkerLimits(deadline_s=policy.worker.deadline_s),
         jobs_per_gpu=policy.worker.jobs_per_gpu,
         on_event=progress.job,
+        sandbox=sandbox,
+        stage=make_stage(scratch, golden),
     )
 
 

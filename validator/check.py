@@ -17,7 +17,6 @@ from validator.cache.reuse import Reuse, open_reuse
 from validator.cache.store import CachePlace
 from validator.clearance import CLEARANCE_NAME, make_clearance
 from validator.errors import AnnotationFailed, IntegrityError, ReportFailed, UsageError
-from validator.executors.local import machine_has_gpu
 from validator.inputs import open_inputs, verify_unchanged
 from validator.judge import Verdict, judge
 from validator.plan import choose_rows, foresee_workers
@@ -25,24 +24,22 @@ from validator.policy import Policy
 from validator.policy_source import find_policy
 from validator.registry.interface import Annotation, AnnotationReceipt, Registry, resolve_text
 from validator.report.annotation import annotation_metrics, description_block, run_name, version_tags
-from validator.report.build import RunInfo, build_document
+from validator.report.build import RunInfo, build_document, describe_sandbox
 from validator.report.formats import RENDERED, Format, Material, write_reports
 from validator.report.model import VerdictDocument
 from validator.report.progress import Progress
 from validator.report.samples import SAMPLES_NAME, samples_table
 from validator.report.write import write_document, write_text
-from validator.runs import Run, open_executor, retries, threads_of
+from validator.runs import Run, open_executor, open_sandbox, retries, threads_of
+from validator.sandbox.level import Level, Request
+from validator.sandbox.machine import machine_has_gpu
 from validator.scratch import scratch_folder
-from validator.subject import OnnxFile, OnnxOrigin, Subject
+from validator.subject import EXPORTED_NAMES, OnnxFile, OnnxOrigin, Subject
 from validator.worker.outcome import Reused
 from validator.worker.warm import WarmSpec
 
 VERDICT_NAME = "verdict.json"
 ONNX_FOLDER = "onnx"
-SANDBOX = "none"
-"""Level of confinement that workers have."""
-EXPORTED_NAMES = ("model.onnx", "model.onnx.data")
-"""Files that an export by the gate consists of; the second one only for models too large for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +64,8 @@ class CheckRequest:
     annotate: bool = True
     command: tuple[str, ...] = ()
     """To repeat the check."""
+    sandbox: Request = Request.AUTO
+    """How strongly workers are held; the policy may ask for more."""
     sign_key: Path | None = None
     """Private key that a pass is signed with; None: no clearance is written."""
     lifetime: timedelta = timedelta(days=7)
@@ -105,11 +104,11 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
     for name in request.backends:
         find_backend(name, policy.rows)
     discard_old_verdict(request.output)
-    with (
-        scratch_folder() as scratch,
-        open_executor(policy, scratch, progress) as executor,
-        ExitStack() as exits,
-    ):
+    golden = request.golden or policy.golden
+    with scratch_folder() as scratch, ExitStack() as exits:
+        rows = choose_rows(policy, request.backends, reference_device="cpu")
+        sandbox = open_sandbox(policy, request.sandbox, rows, scratch, progress)
+        executor = exits.enter_context(open_executor(policy, scratch, progress, sandbox=sandbox, golden=golden))
         executor.prepare(foresee(policy, request))
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
@@ -121,7 +120,11 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         if request.annotate:
             exits.enter_context(withdrawing_if_refused(registry, subject))
         inputs = open_inputs(policy, subject, registry, scratch, progress, golden=request.golden, onnx=request.onnx)
-        reuse = None if request.cache is None else open_cache(request.cache, made_by, policy, scratch, progress)
+        reuse = (
+            None
+            if request.cache is None
+            else open_cache(request.cache, made_by, policy, sandbox.weakest, scratch, progress)
+        )
         if reuse is not None:
             exits.enter_context(reuse)
         evidence, onnx = Run(inputs=inputs, executor=executor, reuse=reuse).gather(request.backends)
@@ -134,7 +137,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
             duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
             command=request.command,
             policy_origin=source.origin,
-            sandbox=SANDBOX,
+            sandbox=describe_sandbox(sandbox, policy, executor.confined),
             retries=retries(evidence),
             cautions=() if reuse is None else tuple(reuse.cautions),
         )
@@ -177,12 +180,14 @@ def foresee(policy: Policy, request: CheckRequest) -> list[WarmSpec]:
     )
 
 
-def open_cache(place: CachePlace, made_by: Reused, policy: Policy, scratch: Path, progress: Progress) -> Reuse:
+def open_cache(
+    place: CachePlace, made_by: Reused, policy: Policy, held: Level, scratch: Path, progress: Progress
+) -> Reuse:
     """Open the cache for one check; nobody is waited for longer than a worker may take."""
     return open_reuse(
         place,
         made_by=made_by,
-        sandbox=SANDBOX,
+        sandbox=held.value,
         scratch=scratch,
         wait_s=policy.worker.deadline_s,
         say=lambda text: progress.stage("reuse", text),

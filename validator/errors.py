@@ -16,6 +16,7 @@
     `-- IntegrityError        exit 4  bytes that are not what they should be, or not safe to open
         |-- FormatRefused             [format]
         |-- DigestChanged             [digest]
+        |-- SandboxTooWeak            [sandbox]   workers cannot be held as strongly as is asked for
         |-- ClearanceRefused          [clearance] a clearance that cannot be believed, or cannot be given
         |-- PromotionRefused          [promotion] the registry is not as the promotion requires
         `-- GuardRefused              [guard]     the registry's guard does not allow it
@@ -140,6 +141,12 @@ class DigestChanged(IntegrityError):
     """The bytes changed while they were being checked."""
 
     code = "digest"
+
+
+class SandboxTooWeak(IntegrityError):
+    """Workers cannot be held as strongly as the policy or the user asks for."""
+
+    code = "sandbox"
 
 
 class ClearanceRefused(IntegrityError):

@@ -16,11 +16,13 @@ from validator.subject import (
     ProgramFormat,
     StagedModel,
     Subject,
+    copy_apart,
     copy_onnx,
     describe_onnx,
     find_onnx,
     find_program,
 )
+from validator.worker.stage import GOLDEN, ONNX, SUBJECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,20 +65,26 @@ def open_inputs(
         GoldenError: no golden dataset, or one that cannot be used.
         UriError: something is not in the registry.
     """
-    staged = registry.stage(subject, scratch / "subject")
+    staged = registry.stage(subject, scratch / SUBJECT)
     program = admit_program(staged, policy)
     progress.stage("stage", f"{staged.manifest.size_bytes / 1e6:,.0f} MB, {staged.manifest.digest[:15]}")
-    golden_uri, dataset = open_golden_uri(golden or policy.golden, registry, scratch / "golden")
+    golden_uri, dataset = open_golden_uri(golden or policy.golden, registry, scratch / GOLDEN)
     progress.stage("golden", f"{dataset.manifest.name}, {dataset.samples} samples, {dataset.digest[:15]}")
+    found = find_onnx_file(onnx, staged, registry, scratch / "given")
     return Inputs(
         policy=policy,
         staged=staged,
         program=program,
         golden_uri=golden_uri,
         golden=dataset,
-        onnx=find_onnx_file(onnx, staged, registry, scratch / "onnx"),
+        onnx=None if found is None else copy_apart(found, _make(scratch / ONNX)),
         scratch=scratch,
     )
+
+
+def _make(folder: Path) -> Path:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def load_policy(name: str) -> Policy:
@@ -165,6 +173,9 @@ def verify_unchanged(staged: StagedModel, onnx: OnnxFile | None, golden: GoldenD
     pairs = [(staged.folder, staged.manifest)]
     if onnx is not None:
         pairs.append((onnx.path.parent, onnx.manifest))
+        if onnx.copy is not None:
+            names = frozenset(entry.path for entry in measure_folder(onnx.copy.parent).entries)
+            pairs.append((onnx.copy.parent, onnx.manifest.select(names)))
     for folder, before in pairs:
         after = measure_folder(folder)
         if after.digest != before.digest:

@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 
 from validator.backends.catalog import BASELINE, REFERENCE, Backend, Runtime, find_backend
 from validator.backends.interface import ModelFacts
@@ -14,7 +13,7 @@ from validator.judge import deployed_batch
 from validator.policy import Policy
 from validator.subject import OnnxFile, Program
 from validator.worker.protocol import ExportJob, Pass, PassKind, ProbeJob, RunJob, SurveyJob, WeightsJob
-from validator.worker.warm import Kit, WarmSpec
+from validator.worker.warm import PROBE_PROFILE, Kit, WarmSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ def export_worker(threads: int) -> WarmSpec:
 
 def survey_worker(threads: int) -> WarmSpec:
     """Describe the worker that surveys: it looks at a file, and then computes on the CPU."""
-    return WarmSpec(kit=Kit.PROBE, threads=threads)
+    return WarmSpec(kit=Kit.PROBE, threads=threads, profile=PROBE_PROFILE)
 
 
 def foresee_workers(rows: Sequence[Backend], *, threads: int, has_gpu: bool, fresh_process: bool) -> list[WarmSpec]:
@@ -88,7 +87,7 @@ def foresee_workers(rows: Sequence[Backend], *, threads: int, has_gpu: bool, fre
     onnx_rows = [row for row in here if row.runtime is Runtime.ONNXRUNTIME]
     again = [row for row in (*torch_rows, *onnx_rows) if fresh_process and row.name != REFERENCE]
     return [
-        WarmSpec(kit=Kit.PROBE, threads=threads_for(None, threads)),
+        WarmSpec(kit=Kit.PROBE, threads=threads_for(None, threads), profile=PROBE_PROFILE),
         *(WarmSpec.of_row(row, threads=threads_for(row, threads)) for row in torch_rows),
         *([export_worker(threads)] if needs_onnx(rows) else []),
         *(WarmSpec.of_row(row, threads=threads_for(row, threads)) for row in (*onnx_rows, *again)),
@@ -126,7 +125,11 @@ def plan_survey(
     )
 
 
-def plan_export(target: Target, destination: Path, *, threads: int) -> ExportJob:
+EXPORT_PATH = "export/model.onnx"
+"""In the folder of the worker that exports."""
+
+
+def plan_export(target: Target, *, threads: int) -> ExportJob:
     """Plan the ONNX export of the program to a file."""
     return ExportJob(
         job_id="export",
@@ -135,7 +138,7 @@ def plan_export(target: Target, destination: Path, *, threads: int) -> ExportJob
         model_format=target.program.format.value,
         golden_path=str(target.golden.folder),
         golden_digest=target.golden.digest,
-        export_path=str(destination),
+        export_path=EXPORT_PATH,
         static_batch=target.facts.static_batch,
         threads=threads_for(None, threads),
     )
@@ -148,7 +151,7 @@ def plan_weights(target: Target, onnx: OnnxFile, *, threads: int) -> WeightsJob:
         nonce=secrets.token_hex(16),
         model_path=str(target.program.path),
         model_format=target.program.format.value,
-        onnx_path=str(onnx.path),
+        onnx_path=str(onnx.shown),
         threads=threads_for(None, threads),
     )
 
@@ -172,7 +175,7 @@ def plan_runs(policy: Policy, rows: Sequence[Backend], target: Target, *, thread
 
 def _run_job(row: Backend, target: Target, job_id: str, passes: tuple[Pass, ...], *, threads: int) -> RunJob:
     uses_onnx = row.runtime is Runtime.ONNXRUNTIME
-    path = target.onnx.path if uses_onnx and target.onnx is not None else target.program.path
+    path = target.onnx.shown if uses_onnx and target.onnx is not None else target.program.path
     return RunJob(
         job_id=job_id,
         nonce=secrets.token_hex(16),

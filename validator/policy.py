@@ -161,6 +161,20 @@ class WorkerLimits(Strict):
     """Backends that may share a GPU at a time."""
 
 
+class SandboxRules(Strict):
+    """How strongly workers must be held, and what they may take of the machine."""
+
+    minimum: Literal["none", "standard", "strict"] = "none"
+    """The weakest sandbox that is admitted; `strict` always, where a model runs code of its author's."""
+    memory_bytes: Annotated[int, Field(ge=1 << 30)] | None = None
+    """Of each worker on the CPU; None: what the machine has."""
+    file_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 37
+    """Of any one file that a worker writes."""
+    open_files: Annotated[int, Field(ge=64)] = 4_096
+    processes: Annotated[int, Field(ge=64)] = 4_096
+    """With threads, in the level strict."""
+
+
 class Checks(Strict):
     """How the optional measurements are taken."""
 
@@ -247,6 +261,7 @@ class Policy(Strict):
     checks: Checks = Checks()
     decisions: DecisionLimits = DecisionLimits()
     worker: WorkerLimits = WorkerLimits()
+    sandbox: SandboxRules = SandboxRules()
     backends: dict[str, dict[str, Any]] = {}
     """Rows of the user's own: `like` names a row to start from, every other key is a knob."""
     budget: tuple[Budget, ...] = Field(default=(), strict=False)

@@ -25,6 +25,7 @@ from validator.policy import (
     WaiverState,
     default_limits,
 )
+from validator.sandbox.level import Level
 
 
 class Direction(StrEnum):
@@ -165,6 +166,11 @@ def _golden(key: str, old: str | None, new: str | None, sides: _Sides) -> Iterat
 
 def _batch_invariance(key: str, old: str, new: str, _sides: _Sides) -> Iterator[Change]:
     yield _change(key, Direction.TIGHTENED if new == "required" else Direction.LOOSENED, old, new)
+
+
+def _levels(key: str, old: str, new: str, _sides: _Sides) -> Iterator[Change]:
+    is_tighter = Level(new).is_at_least(Level(old))
+    yield _change(key, Direction.TIGHTENED if is_tighter else Direction.LOOSENED, old, new)
 
 
 def _reference(key: str, old: str, new: str, _sides: _Sides) -> Iterator[Change]:
@@ -309,6 +315,11 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "worker.deadline_s": _neutral,
         "worker.threads": _neutral,
         "worker.jobs_per_gpu": _neutral,
+        "sandbox.minimum": _levels,
+        "sandbox.memory_bytes": _less_is_tighter,
+        "sandbox.file_bytes": _less_is_tighter,
+        "sandbox.open_files": _less_is_tighter,
+        "sandbox.processes": _less_is_tighter,
         "backends": _rows,
         "budget": _budgets,
         "waiver": _waivers,

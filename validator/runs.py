@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+import validator
 from validator.backends.catalog import REFERENCE, Backend
 from validator.backends.interface import ModelFacts, RefusalKind
 from validator.cache.reuse import Circumstances, Reuse
@@ -26,10 +28,19 @@ from validator.plan import (
 )
 from validator.policy import Policy
 from validator.report.progress import Progress
-from validator.subject import OnnxFile, OnnxOrigin, describe_onnx
+from validator.sandbox.choice import Reached, Sandbox, describe_levels, reach, require
+from validator.sandbox.confinement import ResourceLimits
+from validator.sandbox.level import Level, Profile, Request
+from validator.sandbox.machine import look_at_machine, machine_memory
+from validator.sandbox.paths import interpreter_paths
+from validator.sandbox.selftest import prove_held
+from validator.subject import OnnxFile, OnnxOrigin, describe_onnx, take_export
+from validator.worker.environment import import_roots, worker_environment
 from validator.worker.launch import Limits
 from validator.worker.outcome import Completed, Declined, Outcome
 from validator.worker.protocol import ExportJob, Job, WeightsJob
+from validator.worker.stage import ONNX, Stage
+from validator.worker.warm import PROBE_PROFILE, Kit, WarmSpec
 
 LARGE_MACHINE_CORES = 8
 
@@ -44,13 +55,89 @@ def threads_of(policy: Policy) -> int:
     return policy.worker.threads or (cores if cores < LARGE_MACHINE_CORES else cores - 2)
 
 
-def open_executor(policy: Policy, scratch: Path, progress: Progress) -> LocalExecutor:
-    """Make what runs the workers, with the policy's limits. To be closed before the scratch folder is removed."""
+def open_executor(
+    policy: Policy, scratch: Path, progress: Progress, *, sandbox: Sandbox, golden: str | None = None
+) -> LocalExecutor:
+    """Make what runs the workers, with the policy's limits. To be closed before the scratch folder is removed.
+
+    Args:
+        policy: says how long they may run, and how many at once.
+        scratch: existing folder.
+        progress: told of every job.
+        sandbox: what is put around them.
+        golden: the dataset, a folder or URI, if it is known.
+    """
     return LocalExecutor(
         scratch=scratch,
         limits=Limits(deadline_s=policy.worker.deadline_s),
         jobs_per_gpu=policy.worker.jobs_per_gpu,
         on_event=progress.job,
+        sandbox=sandbox,
+        stage=make_stage(scratch, golden),
+    )
+
+
+def make_stage(scratch: Path, golden: str | None) -> Stage:
+    """Make the folders that workers will be shown."""
+    return Stage.make(scratch, golden=None if golden is None or ":/" in golden else Path(golden))
+
+
+def open_sandbox(
+    policy: Policy, request: Request, rows: Sequence[Backend], scratch: Path, progress: Progress
+) -> Sandbox:
+    """Prove the strongest sandbox that this machine has, or the one that is asked for.
+
+    Args:
+        policy: says the least that is admitted, and what workers may take.
+        request: what the user asks for.
+        rows: that will run, or that others will be made from.
+        scratch: existing folder, for the self-test.
+        progress: told what was reached.
+
+    Raises:
+        SandboxTooWeak: less than the policy or the user asks for.
+    """
+    machine = look_at_machine()
+    wanted = {Profile(), PROBE_PROFILE} | {
+        Profile(gpu=row.device_type == "cuda", compiles=compiles)
+        for row in rows
+        for compiles in {False, row.compile is not None}
+    }
+    sandbox = Sandbox(
+        requested=request,
+        machine=machine,
+        program=interpreter_paths(tuple(import_roots()), str(Path(validator.__file__).parent)),
+        limits=resource_limits(policy),
+    )
+
+    def prove(profile: Profile) -> Reached:
+        def find(level: Level) -> str | None:
+            trial = replace(sandbox, reached={profile: Reached(level=level)}).confine(profile, home=scratch)
+            return prove_held(trial, machine, scratch, _canary_environment)
+
+        return reach(request, profile, machine, find)
+
+    profiles = sorted({machine.narrow(profile) for profile in wanted})
+    with ThreadPoolExecutor(max_workers=len(profiles)) as pool:
+        sandbox = replace(sandbox, reached=dict(zip(profiles, pool.map(prove, profiles), strict=True)))
+    require(sandbox.reached, request.level or Level.NONE, by="--sandbox")
+    require(sandbox.reached, Level(policy.sandbox.minimum), by="the policy")
+    progress.stage("sandbox", describe_levels(sandbox))
+    return sandbox
+
+
+def _canary_environment(home: Path) -> dict[str, str]:
+    return worker_environment(WarmSpec(kit=Kit.PROBE, threads=1), home=home)
+
+
+def resource_limits(policy: Policy) -> ResourceLimits:
+    """Return what a worker may take, by the policy, or else as much memory as there is."""
+    rules = policy.sandbox
+    return ResourceLimits(
+        memory_bytes=rules.memory_bytes or machine_memory(),
+        file_bytes=rules.file_bytes,
+        open_files=rules.open_files,
+        processes=rules.processes,
     )
 
 
@@ -95,9 +182,7 @@ class Run:
         if made.onnx is not None and needs_onnx(rows):
             jobs.append(plan_weights(target, made.onnx, threads=self.threads))
         elif needs_onnx(rows):
-            destination = self.inputs.scratch / "export" / "model.onnx"
-            destination.parent.mkdir()
-            jobs.append(plan_export(target, destination, threads=self.threads))
+            jobs.append(plan_export(target, threads=self.threads))
         reused = self._submit(jobs, known)
         for outcome in chain(reused, self.executor.outcomes()):
             if isinstance(outcome.job, WeightsJob):
@@ -111,7 +196,7 @@ class Run:
                 self._keep(outcome, known)
                 yield outcome
                 continue
-            made.take_export(outcome)
+            made.take_export(outcome, self.inputs.scratch / ONNX)
             onnx_rows = [row for row in rows if needs_onnx([row])]
             for job in plan_runs(self.inputs.policy, onnx_rows, replace(target, onnx=made.onnx), threads=self.threads):
                 self.executor.submit(job)
@@ -138,6 +223,8 @@ class Run:
         if self.reuse is None or not self.reuse.claims(outcome.job):
             return
         verify_unchanged(self.inputs.staged, None, self.inputs.golden)
+        if isinstance(outcome, Completed) and exported is not None:
+            outcome = replace(outcome, exported=exported.path)  # it was taken from where its worker had left it
         self.reuse.keep(outcome, known.fingerprint, files=None if exported is None else exported.manifest)
 
     def _needs_perturbation(self, outcome: Outcome) -> bool:
@@ -188,12 +275,16 @@ class Made:
     export: Outcome | None = None
     weights: Outcome | None = None
 
-    def take_export(self, outcome: Outcome) -> None:
-        """Note what became of the export."""
+    def take_export(self, outcome: Outcome, folder: Path) -> None:
+        """Note what became of the export, and take the file to where the others may see it.
+
+        Raises:
+            FormatRefused: it is no regular file.
+        """
         self.export = self.weights = outcome
-        facts = outcome.export if isinstance(outcome, Completed) else None
-        if facts is not None and facts.path is not None:
-            file = describe_onnx(Path(facts.path), OnnxOrigin.EXPORT, "the staged program")
+        if isinstance(outcome, Completed) and outcome.exported is not None:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            file = describe_onnx(take_export(outcome.exported, folder), OnnxOrigin.EXPORT, "the staged program")
             self.onnx = replace(file, source="exported")
 
 

@@ -1,9 +1,12 @@
 """What is under test: a model URI, the version that it was pinned to, and its bytes on disk."""
 
+import contextlib
+import os
 import re
 import shutil
+import stat
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import assert_never
@@ -195,6 +198,13 @@ class OnnxFile:
     origin: OnnxOrigin
     source: str
     """The URI or relative path that it was read from."""
+    copy: Path | None = None
+    """Another copy of it, which lies apart from everything else."""
+
+    @property
+    def shown(self) -> Path:
+        """What workers are given: apart from the program, if there is such a copy."""
+        return self.copy or self.path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,13 +299,77 @@ def copy_onnx(source: Path, folder: Path) -> Path:
     """
     try:
         if source.is_dir():
-            return Path(shutil.copytree(source, folder, symlinks=True))
-        folder.mkdir()
+            return Path(shutil.copytree(source, folder, symlinks=True, dirs_exist_ok=True))
+        folder.mkdir(exist_ok=True)
         for path in [source, *sorted(source.parent.glob("*.data"))]:
             shutil.copy2(path, folder / path.name, follow_symlinks=False)
     except OSError as error:
         raise FormatRefused(f"{source} cannot be read: {error.strerror}") from error
     return folder / source.name
+
+
+EXPORTED_NAMES = ("model.onnx", "model.onnx.data")
+"""Files that an export by the gate consists of; the second one only for models too large for one."""
+
+
+def take_export(source: Path, folder: Path) -> Path:
+    """Move an exported file, and its data, out of the folder of the worker that wrote them.
+
+    Args:
+        source: where the ONNX file should be.
+        folder: existing, empty folder on the same file system.
+
+    Raises:
+        FormatRefused: what lies there is no regular file of one link.
+    """
+    try:
+        here = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise FormatRefused(f"the export cannot be taken: {error.strerror}", hint=_EXPORT_HINT) from error
+    try:
+        for name in EXPORTED_NAMES:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(name, folder / name, src_dir_fd=here)
+                status = (folder / name).lstat()
+                if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                    raise FormatRefused(f"the export's {name} is no regular file of one link", hint=_EXPORT_HINT)
+                (folder / name).chmod(0o444)
+    finally:
+        os.close(here)
+    return folder / source.name
+
+
+_EXPORT_HINT = "do not trust this model: its export wrote something else than a file"
+
+
+def copy_apart(file: OnnxFile, folder: Path) -> OnnxFile:
+    """Copy an ONNX file, and what may be its data, into a folder that holds nothing else.
+
+    Args:
+        file: as it was found.
+        folder: existing, empty folder.
+
+    Raises:
+        FormatRefused: it cannot be copied.
+    """
+    place = file.path.parent
+    try:
+        for entry in file.manifest.entries:
+            source, target = place / entry.path, folder / entry.path
+            if source == file.path or is_data(source):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target, follow_symlinks=False)
+                target.chmod(0o444)
+    except OSError as error:
+        raise FormatRefused(f"{file.source} cannot be copied: {error.strerror}") from error
+    return replace(file, copy=folder / file.path.relative_to(place))
+
+
+def is_data(path: Path) -> bool:
+    """Whether a file may be the external data of an ONNX file, by its content: it is no program and no archive."""
+    with path.open("rb") as stream:
+        head = stream.read(4)
+    return not head.startswith((b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"\x7fELF"))
 
 
 def describe_onnx(path: Path, origin: OnnxOrigin, source: str) -> OnnxFile:

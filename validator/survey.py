@@ -6,6 +6,7 @@ a worker looks at what the model does on it. No model is opened in this process.
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -47,10 +48,13 @@ from validator.manifest import measure_folder
 from validator.plan import check_fit, plan_survey, survey_worker
 from validator.registry.interface import Registry, resolve_text
 from validator.report.progress import Progress
-from validator.runs import open_executor, threads_of
+from validator.runs import open_executor, open_sandbox, threads_of
+from validator.sandbox.choice import UNCONFINED
+from validator.sandbox.level import Request
 from validator.scratch import scratch_folder
 from validator.subject import Program, StagedModel, Subject
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
+from validator.worker.stage import GOLDEN, SUBJECT
 
 _ID_DIGITS = 4
 _READ_SAMPLES = 64
@@ -79,6 +83,8 @@ class StrataRequest:
     """Whether the model's contract admits NaN and infinity."""
     outputs: Mapping[str, OutputSpec] | None = None
     replace: bool = False
+    sandbox: Request = Request.AUTO
+    """How strongly the worker is held; the policy may ask for more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +113,9 @@ def create_strata(request: StrataRequest, open_registry: Callable[[], Registry],
     check_request(request)
     policy = load_policy(request.policy or "default")
     check_place(request.output, replace=request.replace)
-    with scratch_folder() as scratch, open_executor(policy, scratch, progress) as executor:
+    with scratch_folder() as scratch, ExitStack() as stack:
+        sandbox = UNCONFINED if request.model is None else open_sandbox(policy, request.sandbox, (), scratch, progress)
+        executor = stack.enter_context(open_executor(policy, scratch, progress, sandbox=sandbox))
         threads = threads_of(policy)
         if request.model is not None:
             executor.prepare([survey_worker(threads)])
@@ -215,7 +223,10 @@ def read_source(request: StrataRequest, scratch: Path) -> Material:
     """
     samples = _name_samples(request.source.samples)
     head = write_golden(
-        scratch / "head", islice(samples, request.limit or REPRESENTATIVE_SAMPLES), name="head", source="scratch"
+        scratch / GOLDEN / "head",
+        islice(samples, request.limit or REPRESENTATIVE_SAMPLES),
+        name="head",
+        source="scratch",
     )
     if head.samples < SAMPLES_MIN:
         raise GoldenError(
@@ -226,7 +237,7 @@ def read_source(request: StrataRequest, scratch: Path) -> Material:
     others = samples if request.strata - {Stratum.REPRESENTATIVE, Stratum.SCALES} else iter(())
     first = next(others, None)
     pool = None if first is None else write_golden(
-        scratch / "pool", chain([first], others), name="pool", source="scratch"
+        scratch / GOLDEN / "pool", chain([first], others), name="pool", source="scratch"
     )  # fmt: skip
     material = Material(head=head, pool=pool)
     searched = [stratum for stratum in Stratum if stratum in request.strata & SEARCHED]
@@ -284,7 +295,7 @@ def stage_model(text: str, open_registry: Callable[[], Registry], scratch: Path)
         UriError: nothing in the registry.
         FormatRefused: a folder that cannot be copied.
     """
-    folder = scratch / "subject"
+    folder = scratch / SUBJECT
     if ":/" in text:
         registry = open_registry()
         return registry.stage(resolve_text(registry, text), folder)
@@ -295,7 +306,7 @@ def stage_model(text: str, open_registry: Callable[[], Registry], scratch: Path)
             hint="name a registered model, models:/NAME/3, or a downloaded MLflow model",
         )
     try:
-        shutil.copytree(source, folder, symlinks=True)
+        shutil.copytree(source, folder, symlinks=True, dirs_exist_ok=True)
     except (OSError, shutil.Error) as error:
         raise FormatRefused(f"the model {text} cannot be copied: {error}") from error
     title = source.resolve().name
@@ -428,7 +439,9 @@ class Search:
             self.warnings.append("the stratum shapes is left out: nothing but the batch may vary as far as allowed")
             return
         samples = spread_evenly(list(read_samples(self.material.head)), SHAPED_SAMPLES)
-        tried = write_golden(scratch / "shapes", make_shapes(samples, shapings), name="shapes", source="scratch")
+        tried = write_golden(
+            scratch / GOLDEN / "shapes", make_shapes(samples, shapings), name="shapes", source="scratch"
+        )
         refused = dict(surveyor.survey(tried, job_id="survey-shapes").refused)
         for shaping in shapings:
             own = [i for i in range(tried.samples) if tried.sample_id(i).startswith(f"shape-{shaping.title}/")]

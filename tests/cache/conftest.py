@@ -45,7 +45,7 @@ def export_job(folder: Path, nonce: str = "1" * 32) -> ExportJob:
         model_format="torch.export",
         golden_path=str(folder / "golden"),
         golden_digest="sha256:" + "5" * 64,
-        export_path=str(folder / "export" / "model.onnx"),
+        export_path="export/model.onnx",
         threads=1,
     )
 
@@ -84,6 +84,7 @@ def completed_export(folder: Path) -> Completed:
         environment=Environment(settings={}, fingerprint=FINGERPRINT),
         spool=None,
         export=ExportFacts(path=job.export_path, message="opset 20"),
+        exported=folder / job.export_path,
         weights=weights_facts(),
     )
 

@@ -48,13 +48,14 @@ def test_an_export_comes_back_with_its_files_facts_and_weights(store: Store, tmp
     outcome = completed_export(tmp_path / "first")
     recipe = keep(store, outcome)
     job = export_job(tmp_path / "second")
-    Path(job.export_path).parent.mkdir(parents=True)
     assert store.load(recipe.key, tmp_path / "copy")
     found = read_entry(tmp_path / "copy", recipe, job, spool=tmp_path / "frames")
     assert outcome.export is not None
     assert found.export == outcome.export.model_copy(update={"path": job.export_path})
     assert (found.weights, found.spool) == (outcome.weights, None)
-    folders = [measure_folder(tmp_path / name / "export").digest for name in ("first", "second")]
+    assert outcome.exported is not None
+    assert found.exported is not None
+    folders = [measure_folder(path.parent).digest for path in (outcome.exported, found.exported)]
     assert folders[0] == folders[1]
 
 
@@ -170,11 +171,10 @@ def test_a_sealed_export_without_all_of_its_files_leaves_none(store: Store, tmp_
     parts = pack_entry(outcome, recipe, MADE_BY, exported=measure_folder(tmp_path / "scratch" / "export"))
     assert store.save(recipe.key, parts[:-1])
     job = export_job(tmp_path / "second")
-    Path(job.export_path).parent.mkdir(parents=True)
     assert store.load(recipe.key, tmp_path / "copy")
     with pytest.raises(EntryDamaged, match="missing"):
         read_entry(tmp_path / "copy", recipe, job, spool=tmp_path / "frames")
-    assert list(Path(job.export_path).parent.iterdir()) == []
+    assert not list(tmp_path.rglob("home/*"))
 
 
 def test_what_was_copied_is_what_is_judged(store: Store, tmp_path: Path) -> None:

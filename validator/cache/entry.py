@@ -124,9 +124,9 @@ def pack_entry(
 
 
 def _exported_files(outcome: Completed, exported: Manifest | None) -> list[Piece]:
-    if outcome.export is None or outcome.export.path is None or exported is None:
+    if outcome.exported is None or exported is None:
         return []
-    folder = Path(outcome.export.path).parent
+    folder = outcome.exported.parent
     return [Piece(path=folder / e.path, offset=0, length=e.size_bytes, sha256=e.sha256) for e in exported.entries]
 
 
@@ -212,13 +212,15 @@ def read_entry(copy: Path, recipe: Recipe, job: RunJob | ExportJob, *, spool: Pa
     Args:
         copy: of an entry, without its seal.
         recipe: what is asked for.
-        job: of this check; files are written where it says.
-        spool: file for frames, made here.
+        job: of this check.
+        spool: file for frames, made here; files are written into a new folder beside it.
 
     Raises:
         EntryDamaged: it does not prove that the job was done.
         OSError: something cannot be read or written.
     """
+    home = spool.parent / "home"
+    home.mkdir(exist_ok=True)
     with copy.open("rb") as stream, spool.open("xb") as frames:
         try:
             header = _read_header(stream)
@@ -230,10 +232,10 @@ def read_entry(copy: Path, recipe: Recipe, job: RunJob | ExportJob, *, spool: Pa
                 intake.feed(chunk)
             intake.check_end()
             if isinstance(job, ExportJob):
-                _write_files(header, stream, Path(job.export_path).parent)
+                _write_files(header, stream, home)
         except (ProtocolError, EOFError) as error:
             raise EntryDamaged(str(error)) from error
-    outcome = conclude(made, intake, Ended(exit_status=0), spool=spool, limit_s=0.0, log_tail="")
+    outcome = conclude(made, intake, Ended(exit_status=0), home=home, spool=spool, limit_s=0.0, log_tail="")
     if not isinstance(outcome, Completed):
         raise EntryDamaged("it is of a job that was not done")
     export = outcome.export

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from validator.cli.style import ColorChoice, is_live, use_color
+from validator.sandbox.level import Request
 
 if TYPE_CHECKING:
     from validator.registry.mlflow_registry import MlflowRegistry
@@ -21,6 +22,10 @@ Decorator = Callable[[Callable[..., object]], Callable[..., object]]
 tracking_uri_option = click.option(
     "--tracking-uri", metavar="URI", help="MLflow server or database; by default as MLflow finds it."
 )
+sandbox_option = click.option(
+    "--sandbox", type=click.Choice(Request, case_sensitive=False), default=Request.AUTO, show_default=True,
+    help="How strongly workers are held; auto takes the strongest that is proven here. The policy may ask for more.",
+)  # fmt: skip
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print the last line only.")
 debug_option = click.option("--debug", is_flag=True, help="Print tracebacks.")
 
@@ -53,6 +58,7 @@ class Asked(TypedDict):
     golden: str | None
     onnx: str | None
     backends: tuple[str, ...]
+    sandbox: Request
 
 
 def run_options(*, deed: str, policy_is: str) -> Decorator:
@@ -76,6 +82,7 @@ def run_options(*, deed: str, policy_is: str) -> Decorator:
             "--backend", "backends", multiple=True, metavar="NAME", help=f"{deed.capitalize()} this backend too. "
             "Repeatable.",
         ),
+        sandbox_option,
         tracking_uri_option,
     )  # fmt: skip
 

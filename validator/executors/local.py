@@ -6,31 +6,27 @@ import queue
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self, assert_never
 
 from validator.executors.schedule import Schedule, Seat
-from validator.worker.launch import COMMAND, JobCancelled, Limits, Worker, run_job, start_worker
+from validator.sandbox.choice import UNCONFINED, Sandbox
+from validator.sandbox.confinement import Confinement
+from validator.worker.launch import COMMAND, JobCancelled, Limits, Worker, start_worker
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.protocol import Job, RunJob
+from validator.worker.stage import Stage
 from validator.worker.warm import WarmSpec
 
 _CUDA_FAULT = re.compile(
     r"CUDA (error|failure|out of memory)|(CUDNN|CUBLAS)_STATUS_|Failed to allocate memory|BFCArena"
 )
 """How torch and ONNX Runtime report a failed call; a missing device or provider reads differently."""
-
-_GPU_NODES = ("/dev/nvidiactl", "/dev/dxg")
-
-
-def machine_has_gpu() -> bool:
-    """Whether a CUDA device may be here, by the look of it: a guess that costs nothing, and decides nothing."""
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    return not is_hidden and any(Path(node).exists() for node in _GPU_NODES)
 
 
 class JobEventKind(StrEnum):
@@ -85,6 +81,8 @@ class LocalExecutor:
         on_event: Callable[[JobEvent], None] = _ignore,
         command: Sequence[str] = COMMAND,
         warm_limit: int | None = None,
+        sandbox: Sandbox = UNCONFINED,
+        stage: Stage | None = None,
     ) -> None:
         """Start nothing yet.
 
@@ -95,11 +93,16 @@ class LocalExecutor:
             on_event: called in the consumer's thread, while it waits for the next outcome.
             command: see `start_worker`.
             warm_limit: how many workers may be started before their turn; None: half as many as there are CPUs, or two.
+            sandbox: what is put around every worker.
+            stage: the folders that jobs' inputs will lie in: a confined worker sees nothing else.
         """
         cpus = len(os.sched_getaffinity(0))
         self._scratch = scratch
         self._limits = limits
         self._command = tuple(command)
+        self._sandbox = sandbox
+        self._stage = stage
+        self._confined: dict[str, Confinement] = {}
         self._on_event = on_event
         self._schedule = Schedule(
             warm_limit=max(2, cpus // 2) if warm_limit is None else warm_limit, jobs_per_gpu=jobs_per_gpu
@@ -119,6 +122,11 @@ class LocalExecutor:
         self._schedule.cancel()
         for thread in self._threads:
             thread.join()
+
+    @property
+    def confined(self) -> Mapping[str, Confinement]:
+        """Job id -> what held the worker that was given it; the weakest one, where it had several."""
+        return MappingProxyType(self._confined)
 
     def prepare(self, specs: Iterable[WarmSpec]) -> None:
         """Start workers for jobs that will come, in this order, a few at a time. Only speeds things up."""
@@ -176,7 +184,7 @@ class LocalExecutor:
     def _attempt(self, seat: Seat) -> Outcome:
         self._schedule.wait_to_start(seat)
         with (
-            start_worker(seat.spec, scratch=self._scratch, limits=self._limits, command=self._command) as worker,
+            self._start(seat.spec) as worker,
             self._schedule.turn(seat) as job,
         ):
             if not seat.is_alone:
@@ -191,15 +199,27 @@ class LocalExecutor:
 
         cancel = self._schedule.cancelled
         if worker.is_there:
+            self._note(job, worker)
             return worker.do(job, on_progress=progress, cancel=cancel)
-        return run_job(
-            job,
+        with self._start(WarmSpec.of_job(job)) as other:
+            self._note(job, other)
+            return other.do(job, on_progress=progress, cancel=cancel)
+
+    def _start(self, spec: WarmSpec) -> AbstractContextManager[Worker]:
+        return start_worker(
+            spec,
             scratch=self._scratch,
             limits=self._limits,
             command=self._command,
-            on_progress=progress,
-            cancel=cancel,
+            sandbox=self._sandbox,
+            stage=self._stage,
         )
+
+    def _note(self, job: Job, worker: Worker) -> None:
+        """Remember what holds a worker, from before it has seen a byte of the model."""
+        held = self._confined.setdefault(job.job_id, worker.confinement)
+        if not worker.confinement.level.is_at_least(held.level):
+            self._confined[job.job_id] = worker.confinement
 
     def _retry_if_cuda_failed(self, outcome: Outcome) -> Outcome:
         """Run a job once more, in a fresh process that has the device to itself, if CUDA failed it.

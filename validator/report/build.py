@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -33,6 +34,9 @@ from validator.metrics import ErrorSummary, Floats, cosine, divide_by_floor, his
 from validator.policy import Limits, Policy, Waiver
 from validator.report import model as m
 from validator.report.headline import write_headline
+from validator.sandbox.choice import Sandbox
+from validator.sandbox.confinement import Confinement
+from validator.sandbox.level import Level
 from validator.subject import OnnxFile, Program, StagedModel
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 
@@ -51,7 +55,7 @@ class RunInfo:
     command: tuple[str, ...]
     policy_origin: str
     """A path, or the name of a built-in policy."""
-    sandbox: str = "none"
+    sandbox: m.SandboxRecord
     retries: tuple[str, ...] = ()
     cautions: tuple[Caution, ...] = ()
     """What else a reader should know, besides what follows from the evidence."""
@@ -107,6 +111,33 @@ def build_document(
         retries=run.retries,
     )
     return document.model_copy(update={"headline": write_headline(document)})
+
+
+def describe_sandbox(sandbox: Sandbox, policy: Policy, confined: Mapping[str, Confinement]) -> m.SandboxRecord:
+    """Record what held the workers of a check: its level is that of the weakest of them.
+
+    Args:
+        sandbox: as it was proven.
+        policy: says what is asked for.
+        confined: job id -> what held its worker.
+    """
+    levels = [held.level for held in confined.values()] or [found.level for found in sandbox.reached.values()]
+    return m.SandboxRecord(
+        level=min(levels, key=lambda level: level.rank, default=Level.NONE),
+        requested=sandbox.requested,
+        minimum=Level(policy.sandbox.minimum),
+        bubblewrap=sandbox.machine.bubblewrap_version,
+        landlock_abi=sandbox.machine.landlock_abi,
+        weaker_because=tuple(
+            f"{profile.title} workers, {reason}"
+            for profile, found in sorted(sandbox.reached.items())
+            for reason in found.weaker_because
+        ),
+        workers=tuple(
+            m.ConfinementRecord(job=job, level=held.level, profile=held.profile.title, mechanisms=held.mechanisms)
+            for job, held in sorted(confined.items())
+        ),
+    )
 
 
 def _subject(staged: StagedModel, program: Program | None) -> m.SubjectRecord:

@@ -14,6 +14,7 @@ from validator.backends.catalog import Setting
 from validator.backends.interface import ExportFacts, ModelFacts, WeightsFacts
 from validator.errors import UsageError
 from validator.judge import Check, Reference, Status, Verdict
+from validator.sandbox.level import Level, Request
 
 SCHEMA_VERSION: Literal["1.0"] = "1.0"
 
@@ -398,6 +399,34 @@ class ControlRecord(Part):
     caught: bool
 
 
+class ConfinementRecord(Part):
+    """What held the worker of one job."""
+
+    job: str
+    level: Level
+    profile: str
+    """`CPU` or `CUDA`, and whether a compiler may be started: what the sandbox had to leave open."""
+    mechanisms: tuple[str, ...]
+    """In the order in which they were put on."""
+
+
+class SandboxRecord(Part):
+    """What held the workers, as a self-test proved it before the first of them started."""
+
+    level: Level
+    """The weakest of all workers."""
+    requested: Request
+    minimum: Level
+    """What the policy asks for."""
+    bubblewrap: str | None
+    """Its version; None: there is none."""
+    landlock_abi: Count
+    """0: the kernel has none."""
+    weaker_because: tuple[str, ...]
+    """Why no stronger level was reached."""
+    workers: tuple[ConfinementRecord, ...]
+
+
 class VerdictDocument(Part):
     """All that is known about one check."""
 
@@ -414,8 +443,7 @@ class VerdictDocument(Part):
     onnx: OnnxRecord | None
     golden: GoldenRecord
     policy: PolicyRecord
-    sandbox: str
-    """What held the workers. `none`: they ran with the rights of whoever started the check."""
+    sandbox: SandboxRecord
     facts: ModelFacts | None
     probe: OutcomeRecord
     reference: ReferenceRecord

@@ -26,6 +26,8 @@ from validator.report.model import CrashedRecord, TimedOutRecord, VerdictDocumen
 from validator.report.numbers import format_bytes, format_duration, format_pair, format_share
 from validator.report.table import backend_table
 from validator.report.text import clean, clean_lines, short_digest
+from validator.sandbox.confinement import MECHANISMS
+from validator.sandbox.level import Level
 
 GROUPS_SHOWN = 5
 ROWS_SHOWN = 3
@@ -129,11 +131,26 @@ def _heading(document: VerdictDocument, style: Style) -> list[str]:
     if document.reference.kind is Reference.PERTURBATION:
         why = clean(document.reference.reason or "", limit=MESSAGE_LIMIT)
         lines += style.labelled("reference", f"not fp64 ({why}) but {BASELINE}, over the perturbation floor")
+    lines += style.labelled("sandbox", describe_sandbox(document))
     if onnx is not None:
         lines += style.labelled("onnx", f"{clean(onnx.origin)}: {clean(onnx.source)}, {short_digest(onnx.digest)}")
     for reused in describe_reused(document):
         lines += style.labelled("reused", reused)
     return lines
+
+
+def describe_sandbox(document: VerdictDocument) -> str:
+    """Say what held the workers, and why nothing stronger did."""
+    sandbox = document.sandbox
+    names = {"bubblewrap": f"bubblewrap {sandbox.bubblewrap}", "landlock": f"Landlock ABI {sandbox.landlock_abi}"}
+    weakest = [set(worker.mechanisms) for worker in sandbox.workers if worker.level is sandbox.level]
+    shared = [name for name in MECHANISMS if weakest and all(name in own for own in weakest)]
+    if sandbox.level is Level.NONE:
+        text = "none: workers had the rights of whoever ran the check"
+    else:
+        text = f"{sandbox.level}: {', '.join(names.get(name, name) for name in shared)}"
+    why = "; ".join(clean(reason, limit=MESSAGE_LIMIT) for reason in sandbox.weaker_because)
+    return f"{text} ({why})" if why else text
 
 
 def _paint_statuses(lines: list[str], style: Style) -> list[str]:

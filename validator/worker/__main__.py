@@ -6,7 +6,8 @@ import sys
 import traceback
 from typing import NoReturn
 
-from validator.worker.process import die_with_parent, forbid_core_dumps
+from validator.sandbox.enter import enter, take_confinement
+from validator.worker.process import die_with_parent
 from validator.worker.protocol import parse_job
 from validator.worker.warm import Kit, warm_up
 
@@ -17,7 +18,7 @@ _FAULT_OF_OURS = 70
 def main(kit: Kit, result_fd: int, parent: int) -> int:
     """Get ready, wait for the job on standard input and do it, if there is one; return the exit status."""
     die_with_parent(parent)
-    forbid_core_dumps()
+    enter(take_confinement())
     fcntl.fcntl(result_fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)  # programs that the model starts do not get it
     with os.fdopen(result_fd, "wb") as stream:
         try:

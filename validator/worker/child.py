@@ -142,6 +142,7 @@ def _export(job: ExportJob, stream: BinaryIO) -> None:
     seconds: dict[str, float] = {}
     with _timed(seconds, "export"):
         golden = _open_golden(job)
+        Path(job.export_path).parent.mkdir(parents=True, exist_ok=True)
         facts, weights = importlib.import_module(PROBE).export(
             Path(job.model_path),
             job.model_format,

@@ -9,13 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from validator.sandbox.bubblewrap import wrap
+from validator.sandbox.choice import UNCONFINED, Sandbox
+from validator.sandbox.confinement import VARIABLE, Confinement
+from validator.sandbox.level import Level
 from validator.worker.environment import worker_environment
 from validator.worker.intake import Intake
 from validator.worker.log import LogKeeper, clean_text
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.process import WorkerProcess, hide_from_workers
-from validator.worker.protocol import Closing, Job, ProtocolError, Refusal, RunJob
+from validator.worker.protocol import Closing, ExportJob, Job, ProtocolError, Refusal, RunJob
 from validator.worker.spool import Spool
+from validator.worker.stage import Stage
 from validator.worker.warm import WarmSpec
 
 COMMAND = (sys.executable, "-P", "-m", "validator.worker")
@@ -45,7 +50,13 @@ def _ignore(_samples: int) -> None: ...
 
 @contextmanager
 def start_worker(
-    spec: WarmSpec, *, scratch: Path, limits: Limits, command: Sequence[str] = COMMAND
+    spec: WarmSpec,
+    *,
+    scratch: Path,
+    limits: Limits,
+    command: Sequence[str] = COMMAND,
+    sandbox: Sandbox = UNCONFINED,
+    stage: Stage | None = None,
 ) -> Iterator["Worker"]:
     """Start a fresh worker that gets ready and waits for its job. Leaving leaves no process of its group.
 
@@ -57,6 +68,8 @@ def start_worker(
             folder `home`.
         limits: what the worker may take.
         command: program and arguments to start instead of our own worker.
+        sandbox: what is put around it.
+        stage: where its job's inputs will lie; a confined worker sees of it what its kit needs.
 
     Raises:
         OSError: the scratch folder cannot be written, or no process can be started.
@@ -67,9 +80,20 @@ def start_worker(
     home.mkdir(mode=0o700)
     with (folder / "worker.log").open("xb", buffering=0) as log_file:
         log = LogKeeper(log_file, limit_bytes=limits.log_bytes)
-        environment = worker_environment(spec, home=home)
-        with WorkerProcess([*command, spec.kit], home=home, environment=environment, log=log.feed) as process:
-            yield Worker(spec=spec, process=process, log=log, frames=folder / "frames", limits=limits)
+        confinement = sandbox.confine(spec.profile, home=home, inputs=() if stage is None else stage.shown_to(spec.kit))
+        environment = worker_environment(spec, home=home) | {VARIABLE: confinement.to_json()}
+        outside = wrap(confinement, sandbox.machine) if confinement.level is Level.STRICT else []
+        with WorkerProcess(
+            [*command, spec.kit], outside=outside, home=home, environment=environment, log=log.feed
+        ) as process:
+            yield Worker(
+                spec=spec,
+                confinement=confinement,
+                process=process,
+                log=log,
+                frames=folder / "frames",
+                limits=limits,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +101,8 @@ class Worker:
     """A worker that waits for its job."""
 
     spec: WarmSpec
+    confinement: Confinement
+    """What holds it."""
     process: WorkerProcess
     log: LogKeeper
     frames: Path
@@ -109,7 +135,13 @@ class Worker:
             self.process.send(job.model_dump_json().encode(), _listener(intake, on_progress))
             ended = _attend(self.process, intake, self.limits, cancel or threading.Event())
         outcome = conclude(
-            job, intake, ended, spool=self.frames, limit_s=self.limits.deadline_s, log_tail=self.log.tail()
+            job,
+            intake,
+            ended,
+            home=Path(self.confinement.home),
+            spool=self.frames,
+            limit_s=self.limits.deadline_s,
+            log_tail=self.log.tail(),
         )
         if not isinstance(outcome, Completed):
             self.frames.unlink()  # nothing of it will be judged
@@ -124,9 +156,13 @@ def run_job(
     on_progress: Callable[[int], None] = _ignore,
     command: Sequence[str] = COMMAND,
     cancel: threading.Event | None = None,
+    sandbox: Sandbox = UNCONFINED,
+    stage: Stage | None = None,
 ) -> Outcome:
     """Do a job in a fresh process: `start_worker`, then `Worker.do`. However it ends, no process is left."""
-    with start_worker(WarmSpec.of_job(job), scratch=scratch, limits=limits, command=command) as worker:
+    with start_worker(
+        WarmSpec.of_job(job), scratch=scratch, limits=limits, command=command, sandbox=sandbox, stage=stage
+    ) as worker:
         return worker.do(job, on_progress=on_progress, cancel=cancel)
 
 
@@ -185,7 +221,9 @@ def _ask_to_end(worker: WorkerProcess, grace_s: float) -> None:
         time.sleep(min(_TICK_S, grace_s))
 
 
-def conclude(job: Job, intake: Intake, ended: Ended, *, spool: Path, limit_s: float, log_tail: str) -> Outcome:
+def conclude(
+    job: Job, intake: Intake, ended: Ended, *, home: Path, spool: Path, limit_s: float, log_tail: str
+) -> Outcome:
     """Name what became of a job. The one place that says `Completed`; the intake has checked all but the exit."""
     if ended.violation is not None:
         return Violated(job=job, what=ended.violation, log_tail=log_tail)
@@ -203,9 +241,16 @@ def conclude(job: Job, intake: Intake, ended: Ended, *, spool: Path, limit_s: fl
                 facts=intake.facts,
                 survey=intake.survey,
                 export=intake.export,
+                exported=_exported(job, intake, home),
                 weights=intake.weights,
                 seconds=closing.seconds,
                 peak_memory_bytes=closing.peak_memory_bytes,
             )
         case Closing() | None:
             return Crashed(job=job, exit_status=ended.exit_status, samples=intake.samples, log_tail=log_tail)
+
+
+def _exported(job: Job, intake: Intake, home: Path) -> Path | None:
+    """Return where an export was asked to lie, not where its worker says that it does."""
+    has_file = intake.export is not None and intake.export.path is not None
+    return home / job.export_path if has_file and isinstance(job, ExportJob) else None

@@ -1,6 +1,7 @@
 """What became of a job: a closed union, matched exhaustively."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from validator.backends.interface import Environment, ExportFacts, ModelFacts, SurveyFacts, WeightsFacts
 from validator.worker.protocol import Job, Refusal
@@ -38,6 +39,8 @@ class Completed(_Ended):
     """What a survey found; None for any other job."""
     export: ExportFacts | None = None
     """What became of an export; None for any other job."""
+    exported: Path | None = None
+    """Where the ONNX file lies if there is one: in the folder of a worker that is gone, and as untrusted as that."""
     weights: WeightsFacts | None = None
     """The initialisers of the ONNX file that was exported or given; None for any other job."""
     seconds: dict[str, float] = field(default_factory=dict)

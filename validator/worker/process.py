@@ -7,7 +7,7 @@ process namespace of its own can find it.
 import contextlib
 import ctypes
 import os
-import resource
+import select
 import selectors
 import signal
 import subprocess
@@ -17,10 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from validator.sandbox.bubblewrap import INNER_PARENT
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _READ_BYTES = 1 << 20
 _REAP_LIMIT_S = 30.0
+_SHELL_SIGNAL = 128
 
 Sink = Callable[[bytes], None]
 
@@ -45,11 +48,6 @@ def die_with_parent(parent: int) -> None:
         raise SystemExit("the gate that started this worker is gone")
 
 
-def forbid_core_dumps() -> None:
-    """Let no crash write a core file: it would hold the model, and fill the disk."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def _prctl(option: int, value: int) -> None:
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
@@ -58,7 +56,7 @@ def _prctl(option: int, value: int) -> None:
 class WorkerProcess:
     """A running worker. Leaving the `with` block kills whatever is left of its group.
 
-    Its standard input is open until it is sent its document. The result pipe's descriptor and this process's id are
+    Its standard input is open until it is sent its document. The result pipe's descriptor and its parent's id are
     appended to the command. Must be started and left in one thread: a worker dies with the thread that started it.
     """
 
@@ -66,6 +64,7 @@ class WorkerProcess:
         self,
         command: Sequence[str],
         *,
+        outside: Sequence[str] = (),
         home: Path,
         environment: Mapping[str, str],
         log: Sink,
@@ -74,6 +73,7 @@ class WorkerProcess:
 
         Args:
             command: program and arguments.
+            outside: program and arguments that give it a process namespace, and end in `--`; empty: it has none.
             home: its current folder.
             environment: all of it.
             log: takes what it writes to its standard output and error.
@@ -82,28 +82,35 @@ class WorkerProcess:
             job_end, job_start = _pipe(undo)
             result_end, result_start = _pipe(undo)
             log_end, log_start = _pipe(undo)
+            alive_end, alive_start = _pipe(undo)
             selector = undo.enter_context(selectors.DefaultSelector())
-            for ours in (job_start, result_end, log_end):
+            for ours in (job_start, result_end, log_end, alive_end):
                 os.set_blocking(ours, False)
             selector.register(log_end, selectors.EVENT_READ, log)
             self._process = subprocess.Popen(
-                [*command, str(result_start), str(os.getpid())],
+                [
+                    *_keep_open(outside, alive_start),
+                    *command,
+                    str(result_start),
+                    str(INNER_PARENT if outside else os.getpid()),
+                ],
                 stdin=job_end,
                 stdout=log_start,
                 stderr=log_start,
-                pass_fds=(result_start,),
+                pass_fds=(result_start, alive_start) if outside else (result_start,),
                 cwd=home,
                 env=dict(environment),
                 start_new_session=True,
                 umask=0o077,
             )
             # Only the worker may hold these, or the pipes would never end.
-            for theirs in (job_end, result_start, log_start):
+            for theirs in (job_end, result_start, log_start, alive_start):
                 os.close(theirs)
             undo.pop_all()
         self._selector = selector
-        self._open = {job_start, result_end, log_end}
-        self._job_start, self._result_end = job_start, result_end
+        self._open = {job_start, result_end, log_end, alive_end}
+        self._job_start, self._result_end, self._alive_end = job_start, result_end, alive_end
+        self._is_wrapped = bool(outside)
         self._unsent = memoryview(b"")
 
     def __enter__(self) -> Self:
@@ -112,12 +119,10 @@ class WorkerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        self.reap()
         self._selector.close()
         for end in self._open:
             os.close(end)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_REAP_LIMIT_S)
 
     def has_exited(self) -> bool:
         """Whether it has; it stays a zombie, so that its id, and its group's, cannot become another's."""
@@ -174,18 +179,34 @@ class WorkerProcess:
         self._signal(signal.SIGKILL)
 
     def reap(self) -> int:
-        """Kill the group and return the worker's exit status; negative: the signal that ended it."""
+        """Kill the group and return the worker's exit status; negative: the signal that ended it.
+
+        Of a namespace every process is gone then, also one that has left the group.
+        """
         self.kill()
         try:
-            return self._process.wait(_REAP_LIMIT_S)
+            status = self._process.wait(_REAP_LIMIT_S)
         except subprocess.TimeoutExpired:
             return -signal.SIGKILL  # stuck in the kernel, in a driver most likely: it cannot run on, only hang
+        if self._is_wrapped:
+            # Its first process holds the other end, and the kernel lets that go last.
+            gone = select.poll()
+            gone.register(self._alive_end, select.POLLHUP)
+            gone.poll(_REAP_LIMIT_S * 1_000)
+            if _SHELL_SIGNAL < status <= _SHELL_SIGNAL + signal.NSIG:
+                return _SHELL_SIGNAL - status  # it tells of a signal as a shell does
+        return status
 
     def _signal(self, number: signal.Signals) -> None:
         # Once reaped, the id may belong to somebody else.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
+
+
+def _keep_open(outside: Sequence[str], end: int) -> list[str]:
+    """Let what makes the namespace keep a descriptor open as long as that lives."""
+    return [outside[0], "--sync-fd", str(end), *outside[1:]] if outside else []
 
 
 def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:

@@ -142,7 +142,7 @@ class ExportJob(_GoldenJob):
 
     task: Literal["export"] = "export"
     export_path: str
-    """The ONNX file to write; its folder holds nothing else."""
+    """The ONNX file to write, relative to the worker's own folder; what it lies in holds nothing else."""
     static_batch: Annotated[int, Field(ge=1)] | None = None
     """The only batch size that the program accepts."""
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Self
 
 from validator.backends.catalog import Backend, Runtime
+from validator.sandbox.level import Profile
 from validator.worker.protocol import ExportJob, Job, ProbeJob, RunJob, SurveyJob, WeightsJob
 
 
@@ -25,6 +26,10 @@ class Kit(StrEnum):
     EXPORT = "export"
 
 
+PROBE_PROFILE = Profile(gpu=True)
+"""The probe says whether there is a GPU."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSpec:
     """All that a worker's process depends on; two jobs with the same need the same process."""
@@ -33,11 +38,18 @@ class WarmSpec:
     threads: int
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables of a row, which libraries read when they are imported."""
+    profile: Profile = Profile()
+    """What the sandbox around it must leave open."""
 
     @classmethod
     def of_row(cls, row: Backend, *, threads: int) -> Self:
         """Return what the worker of a row needs."""
-        return cls(kit=Kit(row.runtime.value), threads=threads, variables=tuple(sorted(row.environment.items())))
+        return cls(
+            kit=Kit(row.runtime.value),
+            threads=threads,
+            variables=tuple(sorted(row.environment.items())),
+            profile=Profile(gpu=row.device_type == "cuda", compiles=row.compile is not None),
+        )
 
     @classmethod
     def of_job(cls, job: Job) -> Self:
@@ -46,7 +58,7 @@ class WarmSpec:
             case RunJob():
                 return cls.of_row(job.backend, threads=job.threads)
             case ProbeJob() | SurveyJob():
-                return cls(kit=Kit.PROBE, threads=job.threads)
+                return cls(kit=Kit.PROBE, threads=job.threads, profile=PROBE_PROFILE)
             case ExportJob() | WeightsJob():
                 return cls(kit=Kit.EXPORT, threads=job.threads)
 
