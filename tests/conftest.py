@@ -1,7 +1,8 @@
 """What all tests share: the `gpu` lane, and one run spread over several processes.
 
 Without a CUDA device the tests of the `gpu` lane are deselected and counted; with `--require-gpu` none may skip. A
-skipped test looks green. On the machine that exists to run these tests, a skip means that they did not run.
+skipped test looks green. On the machine that exists to run these tests, a skip means that they did not run. The
+same goes for `--require-sandbox`, which CI gives: there bubblewrap is installed, and no test in tests/sandbox may skip.
 
 `./dev test` runs under pytest-xdist, in which every process is a `worker` that collects and deselects for itself.
 Plain `pytest`, without that plugin, runs the same tests in one.
@@ -49,6 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--require-gpu",
         action="store_true",
         help="run gpu tests whether or not there is a CUDA device, and turn each of their skips into a failure",
+    )
+    parser.addoption(
+        "--require-sandbox", action="store_true", help="turn each skip of a test in tests/sandbox into a failure"
     )
 
 
@@ -98,6 +102,8 @@ def pytest_runtest_makereport(
     is_skip = report.skipped and not hasattr(report, "wasxfail")  # an xfail is reported as a skip, but it ran
     if is_skip and item.get_closest_marker("gpu") and item.config.getoption("--require-gpu"):
         _fail(report, f"{item.nodeid} was skipped under --require-gpu: {report.longrepr}")
+    elif is_skip and "sandbox" in item.path.parts and item.config.getoption("--require-sandbox"):
+        _fail(report, f"{item.nodeid} was skipped under --require-sandbox: {report.longrepr}")
     return report
 
 

@@ -166,7 +166,16 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
         executor = stack.enter_context(_open_executor(source, scratch, progress, sandbox, golden))
         subject = resolve_text(registry, request.uri)
         progress.stage("resolve", f"{request.uri} is {subject.title}, registry {registry.uri}")
-        inputs = open_inputs(source, subject, registry, scratch, progress, golden=request.golden, onnx=request.onnx)
+        inputs = open_inputs(
+            source,
+            subject,
+            registry,
+            scratch,
+            progress,
+            golden=request.golden,
+            onnx=request.onnx,
+            held=sandbox.weakest,
+        )
         variants = plan_variants(candidates, threads=threads, has_images=has_images(inputs.golden))
         executor.other_threads = {v.row: other_threads(threads) for v in variants if not v.knobs}
         sizes = possible_sizes(source, candidates, inputs.golden)

@@ -119,7 +119,16 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
             )
         if request.annotate:
             exits.enter_context(withdrawing_if_refused(registry, subject))
-        inputs = open_inputs(policy, subject, registry, scratch, progress, golden=request.golden, onnx=request.onnx)
+        inputs = open_inputs(
+            policy,
+            subject,
+            registry,
+            scratch,
+            progress,
+            golden=request.golden,
+            onnx=request.onnx,
+            held=sandbox.weakest,
+        )
         reuse = (
             None
             if request.cache is None

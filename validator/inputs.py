@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from validator.errors import DigestChanged, FormatRefused, GoldenError, PolicyError
+from validator.errors import DigestChanged, FormatRefused, GoldenError, PolicyError, SandboxTooWeak
 from validator.golden.dataset import GoldenDataset, open_golden
 from validator.manifest import measure_folder
 from validator.policy import BUILT_IN, Policy, parse_policy
 from validator.registry.interface import ONNX_TAG, Registry
 from validator.report.progress import Progress
+from validator.sandbox.level import Level
 from validator.subject import (
     OnnxFile,
     OnnxOrigin,
@@ -48,6 +49,7 @@ def open_inputs(
     *,
     golden: str | None,
     onnx: str | None,
+    held: Level = Level.NONE,
 ) -> Inputs:
     """Stage a subject and open what it is checked with.
 
@@ -59,14 +61,16 @@ def open_inputs(
         progress: told of every stage.
         golden: folder or URI; None: the policy's.
         onnx: file, folder or URI; None: tag, artifact or export.
+        held: how strongly the workers are held that will open it.
 
     Raises:
         FormatRefused: a format that the policy does not allow, or no single ONNX file where one was named.
+        SandboxTooWeak: a format that runs its author's code, and workers that are not held strictly.
         GoldenError: no golden dataset, or one that cannot be used.
         UriError: something is not in the registry.
     """
     staged = registry.stage(subject, scratch / SUBJECT)
-    program = admit_program(staged, policy)
+    program = admit_program(staged, policy, held=held)
     progress.stage("stage", f"{staged.manifest.size_bytes / 1e6:,.0f} MB, {staged.manifest.digest[:15]}")
     golden_uri, dataset = open_golden_uri(golden or policy.golden, registry, scratch / GOLDEN)
     progress.stage("golden", f"{dataset.manifest.name}, {dataset.samples} samples, {dataset.digest[:15]}")
@@ -107,18 +111,32 @@ def load_policy(name: str) -> Policy:
     return parse_policy(text, origin=name)
 
 
-def admit_program(staged: StagedModel, policy: Policy) -> Program:
+def admit_program(staged: StagedModel, policy: Policy, *, held: Level) -> Program:
     """Find the subject's program and require that the policy allows its format.
 
+    Args:
+        staged: the subject.
+        policy: says what is admitted.
+        held: how strongly the workers are held that will open it.
+
     Raises:
-        FormatRefused: no program, or a format that runs code when it is loaded.
+        FormatRefused: no program, or a format that runs code when it is loaded and that the policy does not allow.
+        SandboxTooWeak: such a format, and workers that are not held strictly.
     """
     program = find_program(staged)
-    if program.format is not ProgramFormat.EXPORTED and not policy.formats.pickle:
-        relative = program.path.relative_to(staged.folder)
+    if program.format is ProgramFormat.EXPORTED:
+        return program
+    relative = program.path.relative_to(staged.folder)
+    if not policy.formats.pickle:
         raise FormatRefused(
             f"{relative} is a {program.format.value} file; this policy allows none",
             hint="log it again as torch.export (MLflow's default), or set formats.pickle = true in the policy",
+        )
+    if not held.is_at_least(Level.STRICT):
+        raise SandboxTooWeak(
+            f"{relative} is a {program.format.value} file, which runs its author's code: that needs the sandbox strict, "
+            f"and workers are held by {held}",
+            hint="install bubblewrap, and leave --sandbox out; docs/sandbox.md says why a sandbox may not be reached",
         )
     return program
 

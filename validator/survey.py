@@ -125,7 +125,7 @@ def create_strata(request: StrataRequest, open_registry: Callable[[], Registry],
         described = request.source.description
         if request.model is not None:
             staged = stage_model(request.model, open_registry, scratch)
-            program = admit_program(staged, policy)
+            program = admit_program(staged, policy, held=sandbox.weakest)
             progress.stage("stage", f"{staged.subject.title}, {staged.manifest.digest[:15]}")
             extremes = request.extremes or EXTREME_SAMPLES
             search.run(Surveyor(executor=executor, program=program, threads=threads, extremes=extremes), scratch)

@@ -32,6 +32,7 @@ from validator.policy import (
     DecisionLimits,
     Formats,
     Policy,
+    SandboxRules,
     Waiver,
     WorkerLimits,
     parse_policy,
@@ -112,6 +113,7 @@ def test_every_key_of_the_policy_is_documented() -> None:
         Checks: "checks",
         DecisionLimits: "decisions",
         WorkerLimits: "worker",
+        SandboxRules: "sandbox",
         Budget: "budget",
     }
     sections |= {Waiver: "waiver"}
@@ -140,7 +142,7 @@ def test_every_key_of_the_policy_is_documented() -> None:
     ("model", "key"),
     [
         (m, k)
-        for m in (Policy, Formats, Checks, DecisionLimits, WorkerLimits)
+        for m in (Policy, Formats, Checks, DecisionLimits, WorkerLimits, SandboxRules)
         for k, f in m.model_fields.items()
         if not f.is_required()
     ],

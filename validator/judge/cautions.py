@@ -54,7 +54,8 @@ def list_cautions(
     if policy.formats.pickle:
         yield Caution(
             code="sandbox",
-            message="the policy admits pickles and no sandbox holds the worker: a model's code can decide this verdict",
+            message="the policy admits pickles: such a model's code runs, held by the sandbox, and may answer there "
+            "otherwise than where it is served",
         )
 
 

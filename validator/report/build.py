@@ -121,9 +121,8 @@ def describe_sandbox(sandbox: Sandbox, policy: Policy, confined: Mapping[str, Co
         policy: says what is asked for.
         confined: job id -> what held its worker.
     """
-    levels = [held.level for held in confined.values()] or [found.level for found in sandbox.reached.values()]
     return m.SandboxRecord(
-        level=min(levels, key=lambda level: level.rank, default=Level.NONE),
+        level=min((held.level for held in confined.values()), key=lambda level: level.rank, default=sandbox.weakest),
         requested=sandbox.requested,
         minimum=Level(policy.sandbox.minimum),
         bubblewrap=sandbox.machine.bubblewrap_version,

@@ -86,7 +86,7 @@ def _execute() -> bool:
             _, status = os.waitpid(child, 0)
             return os.waitstatus_to_exitcode(status) == 0
         with contextlib.suppress(OSError):
-            os.execv(sys.executable, [sys.executable, "-c", ""])
+            os.execv(sys.executable, [sys.executable, "-c", ""])  # noqa: S606 - it must not start
         os._exit(1)
     return False
 

@@ -37,6 +37,11 @@ class Sandbox:
     """Of every profile that workers may have here; empty: nothing was tried, and nothing is put around any."""
     limits: ResourceLimits = UNLIMITED
 
+    @property
+    def weakest(self) -> Level:
+        """The level that every worker is held at, or more strongly."""
+        return min((found.level for found in self.reached.values()), key=lambda level: level.rank, default=Level.NONE)
+
     def confine(self, profile: Profile, *, home: Path, inputs: Iterable[Path] = ()) -> Confinement:
         """Return the confinement of one worker.
 

@@ -52,3 +52,7 @@ class Profile:
     def title(self) -> str:
         """How reports call it."""
         return f"{'CUDA' if self.gpu else 'CPU'}{' with a compiler' if self.compiles else ''}"
+
+
+PLAIN = Profile()
+"""Neither."""

@@ -96,18 +96,17 @@ def _put_out(folder: Path) -> Iterator[_Bait]:
         beside.write_text(secret, encoding="utf-8")
         files = {beside: secret}
         with contextlib.suppress(OSError):  # a home that cannot be written to holds no canary
-            file = tempfile.NamedTemporaryFile("w", prefix=".validator-canary-", dir=Path.home(), encoding="utf-8")
-            file = stack.enter_context(file)
-            file.write(secret)
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".validator-canary-", dir=Path.home()))
+            file.write(secret.encode())
             file.flush()
             files[Path(file.name)] = secret
         with contextlib.suppress(OSError):  # not even this process may read it where it is hidden from its like
             files[Path(f"/proc/{os.getpid()}/environ")] = read_text(Path("/proc/self/environ"))
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        tcp.setblocking(False)
+        tcp.settimeout(0)
         udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(("127.0.0.1", 0))
-        udp.setblocking(False)
+        udp.settimeout(0)
         yield _Bait(
             input=shown / "file",
             files=files,

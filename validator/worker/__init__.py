@@ -13,6 +13,6 @@ What may not be changed lightly: `intake` believes nothing before it has checked
 place that makes a `Completed`, and no path out of `launch.start_worker` leaves a process behind. The nonce guards
 against mix-ups, not against malice: a model's code can read it in its own process, as it can forge its outputs.
 
-What this boundary alone cannot do: a worker is the same user as the gate. Without a sandbox around it, a hostile
-model can write wherever that user can, to a sibling's spool too, or leave its process group.
+What this boundary alone cannot do: a worker is the same user as the gate. What keeps a hostile model from writing
+wherever that user can, to a sibling's spool too, or from leaving its process group, is the sandbox around it.
 """

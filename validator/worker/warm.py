@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Self
 
 from validator.backends.catalog import Backend, Runtime
-from validator.sandbox.level import Profile
+from validator.sandbox.level import PLAIN, Profile
 from validator.worker.protocol import ExportJob, Job, ProbeJob, RunJob, SurveyJob, WeightsJob
 
 
@@ -38,7 +38,7 @@ class WarmSpec:
     threads: int
     variables: tuple[tuple[str, str], ...] = ()
     """Environment variables of a row, which libraries read when they are imported."""
-    profile: Profile = Profile()
+    profile: Profile = PLAIN
     """What the sandbox around it must leave open."""
 
     @classmethod
