@@ -134,8 +134,8 @@ def admit_program(staged: StagedModel, policy: Policy, *, held: Level) -> Progra
         )
     if not held.is_at_least(Level.STRICT):
         raise SandboxTooWeak(
-            f"{relative} is a {program.format.value} file, which runs its author's code: that needs the sandbox strict, "
-            f"and workers are held by {held}",
+            f"{relative} is a {program.format.value} file, which runs its author's code: that needs the sandbox "
+            f"strict, and workers are held by {held}",
             hint="install bubblewrap, and leave --sandbox out; docs/sandbox.md says why a sandbox may not be reached",
         )
     return program

@@ -69,7 +69,7 @@ def test_a_pass_is_bound_to_everything_that_its_document_names() -> None:
     assert {b.name: b.fingerprint for b in predicate.backends} == {b.name: b.fingerprint for b in PASSING.backends}
     assert [(w.code, w.message) for w in predicate.warnings] == [(w.code, w.message) for w in PASSING.warnings]
     assert (predicate.created, predicate.expires) == ("2026-12-01T12:00:00Z", "2026-12-08T12:00:00Z")
-    assert (predicate.sandbox, predicate.check_id) == ("none", PASSING.check_id)
+    assert (predicate.sandbox, predicate.check_id) == ("strict", PASSING.check_id)
 
 
 def test_the_same_check_is_cleared_in_the_same_bytes() -> None:

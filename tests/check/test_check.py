@@ -12,7 +12,7 @@ from torch import nn
 from tests.check.conftest import POLICY, Checker, Net, make_golden, save_onnx, save_program
 from tests.conftest import has_gpu
 from tests.fakes import FakeRegistry
-from validator.errors import AnnotationFailed, DigestChanged, FormatRefused, GoldenError, PolicyError, ReportFailed
+from validator.errors import AnnotationFailed, FormatRefused, GoldenError, PolicyError, ReportFailed
 from validator.inputs import load_policy
 from validator.judge import Verdict
 from validator.manifest import measure_folder

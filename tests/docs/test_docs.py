@@ -33,6 +33,7 @@ from validator.policy import (
     Formats,
     Policy,
     SandboxRules,
+    Strict,
     Waiver,
     WorkerLimits,
     parse_policy,
@@ -120,7 +121,8 @@ def test_every_key_of_the_policy_is_documented() -> None:
     documented = {
         word.removeprefix("environment.") for rows in tables(POLICY_PAGE) for word in words_of([row[0] for row in rows])
     }
-    nested = {"formats", "checks", "decisions", "worker", "backends", "budget", "waiver", "calibration", "environment"}
+    nested = {"formats", "checks", "decisions", "worker", "sandbox", "backends", "budget", "waiver"}
+    nested |= {"calibration", "environment"}
     for model in (*sections, Calibration, Backend):
         missing = set(model.model_fields) - documented - nested - {"name"}
         assert not missing, f"{model.__name__}: {missing}"
@@ -130,6 +132,7 @@ def test_every_key_of_the_policy_is_documented() -> None:
         "[checks]",
         "[decisions]",
         "[worker]",
+        "[sandbox]",
         "[[budget]]",
         "[[waiver]]",
         "[backends.NAME]",
@@ -150,7 +153,7 @@ def test_every_key_of_the_policy_is_documented() -> None:
 )
 def test_documented_defaults_are_the_defaults(model: type[Any], key: str) -> None:
     default = model.model_fields[key].default
-    if key in ("required", "formats", "checks", "decisions", "worker", "backends", "budget", "waiver", "calibration"):
+    if key in ("required", "backends", "budget", "waiver", "calibration") or isinstance(default, Strict):
         return  # told in words, or a section of its own
     own = [rows for rows in tables(POLICY_PAGE) if rows[0][:2] == ["key", "default"]]
     shown = [row[1] for rows in own for row in rows if row[0] == f"`{key}`"]
