@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from validator.contents import Kind, identify
 from validator.errors import DigestChanged, FormatRefused, GoldenError, PolicyError, SandboxTooWeak
 from validator.golden.dataset import GoldenDataset, open_golden
 from validator.manifest import measure_folder
@@ -38,6 +39,8 @@ class Inputs:
     onnx: OnnxFile | None
     """None: export one where a backend needs it."""
     scratch: Path
+    strange: tuple[str, ...] = ()
+    """Files of the subject of which nobody can say what they are."""
 
 
 def open_inputs(
@@ -71,6 +74,7 @@ def open_inputs(
     """
     staged = registry.stage(subject, scratch / SUBJECT)
     program = admit_program(staged, policy, held=held)
+    strange = admit_contents(staged, program, policy, held=held)
     progress.stage("stage", f"{staged.manifest.size_bytes / 1e6:,.0f} MB, {staged.manifest.digest[:15]}")
     golden_uri, dataset = open_golden_uri(golden or policy.golden, registry, scratch / GOLDEN)
     progress.stage("golden", f"{dataset.manifest.name}, {dataset.samples} samples, {dataset.digest[:15]}")
@@ -83,6 +87,7 @@ def open_inputs(
         golden=dataset,
         onnx=None if found is None else copy_apart(found, _make(scratch / ONNX)),
         scratch=scratch,
+        strange=strange,
     )
 
 
@@ -139,6 +144,54 @@ def admit_program(staged: StagedModel, policy: Policy, *, held: Level) -> Progra
             hint="install bubblewrap, and leave --sandbox out; docs/sandbox.md says why a sandbox may not be reached",
         )
     return program
+
+
+def admit_contents(staged: StagedModel, program: Program, policy: Policy, *, held: Level) -> tuple[str, ...]:
+    """Require that nothing beside the program runs code, unless the policy admits that; and never native code.
+
+    The gate loads none of it. But whoever serves the model may.
+
+    Args:
+        staged: the subject.
+        program: its program, which is admitted already.
+        policy: says what is admitted.
+        held: how strongly the workers are held.
+
+    Returns:
+        The files of which nobody can say what they are.
+
+    Raises:
+        FormatRefused: native code, or code that the policy does not admit.
+        SandboxTooWeak: code that it admits, and workers that are not held strictly.
+    """
+    kinds = {
+        entry.path: identify(staged.folder / entry.path)
+        for entry in staged.manifest.entries
+        if staged.folder / entry.path != program.path
+    }
+    for name, kind in kinds.items():
+        if kind is Kind.NATIVE:
+            raise FormatRefused(
+                f"{name} of {staged.subject.title} is native code",
+                hint="register the model without it: no policy admits libraries and custom operators",
+            )
+        if kind.runs_code and not policy.formats.pickle:
+            raise FormatRefused(
+                f"{name} of {staged.subject.title} is {kind}; this policy allows none",
+                hint="whoever serves it may run that: register it without, or set formats.pickle = true in the policy",
+            )
+        if kind.runs_code and not held.is_at_least(Level.STRICT):
+            raise SandboxTooWeak(
+                f"{name} of {staged.subject.title} is {kind}: that needs the sandbox strict, not {held}",
+                hint="install bubblewrap, and leave --sandbox out",
+            )
+    beside_onnx = {Path(name).parent for name, kind in kinds.items() if name.endswith(".onnx")}
+    return tuple(
+        name
+        for name, kind in kinds.items()
+        # What lies beside an ONNX file may be its data, which are bytes without a form.
+        if kind.is_strange and not (kind is Kind.UNKNOWN and Path(name).parent in beside_onnx)
+    )
 
 
 def open_golden_uri(uri: str | None, registry: Registry, folder: Path) -> tuple[str, GoldenDataset]:

@@ -262,6 +262,7 @@ class Run:
             variety=variety_of(backends, self.inputs.golden),
             strata=self.inputs.golden.strata,
             labels=self.inputs.golden.read_labels(),
+            strange=self.inputs.strange,
             labelled=self.inputs.golden.labelled_output,
         )
         return replace(evidence, control=plant_fault(self.inputs.policy, evidence, self.inputs.golden))

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import assert_never
 
+from validator.contents import Kind, identify
 from validator.documents import read_yaml
 from validator.errors import FormatRefused, UriError
 from validator.manifest import Manifest, measure_folder
@@ -356,20 +357,13 @@ def copy_apart(file: OnnxFile, folder: Path) -> OnnxFile:
     try:
         for entry in file.manifest.entries:
             source, target = place / entry.path, folder / entry.path
-            if source == file.path or is_data(source):
+            if source == file.path or (not (kind := identify(source)).runs_code and kind is not Kind.PROGRAM):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target, follow_symlinks=False)
                 target.chmod(0o444)
     except OSError as error:
         raise FormatRefused(f"{file.source} cannot be copied: {error.strerror}") from error
     return replace(file, copy=folder / file.path.relative_to(place))
-
-
-def is_data(path: Path) -> bool:
-    """Whether a file may be the external data of an ONNX file, by its content: it is no program and no archive."""
-    with path.open("rb") as stream:
-        head = stream.read(4)
-    return not head.startswith((b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"\x7fELF"))
 
 
 def describe_onnx(path: Path, origin: OnnxOrigin, source: str) -> OnnxFile:

@@ -13,6 +13,8 @@ from validator.judge.weights import warn_of_weights
 from validator.metrics import divide_by_floor
 from validator.policy import Policy
 
+NAMES_SHOWN = 3
+
 
 def list_cautions(
     policy: Policy, evidence: Evidence, findings: Sequence[Finding], today: date | None
@@ -51,6 +53,13 @@ def list_cautions(
     yield from _ill_conditioned(evidence)
     yield from warn_of_weights(evidence)
     yield from warn_of_waivers(policy.waiver, findings, today)
+    if evidence.strange:
+        rest = len(evidence.strange) - NAMES_SHOWN
+        names = ", ".join(evidence.strange[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        yield Caution(
+            code="contents",
+            message=f"nobody can say what these files of the model are: {names}",
+        )
     if policy.formats.pickle:
         yield Caution(
             code="sandbox",

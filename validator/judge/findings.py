@@ -166,6 +166,8 @@ class Evidence:
     """Right class of each golden sample; None: not known."""
     labelled: str | None = None
     """Output that the golden dataset declares the labels to be about."""
+    strange: tuple[str, ...] = ()
+    """Files of the model of which nobody can say what they are."""
     control: Control | None = None
 
     @property
