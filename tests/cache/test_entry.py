@@ -20,8 +20,7 @@ from validator.worker.outcome import Completed
 
 def keep(store: Store, outcome: Completed) -> Recipe:
     recipe = recipe_of(outcome)
-    export = outcome.export
-    files = None if export is None or export.path is None else measure_folder(Path(export.path).parent)
+    files = None if outcome.exported is None else measure_folder(outcome.exported.parent)
     assert store.save(recipe.key, pack_entry(outcome, recipe, MADE_BY, exported=files))
     return recipe
 
