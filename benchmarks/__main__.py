@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import breadth, cost, detection, startup, throughput
+from benchmarks import breadth, cost, detection, promote, startup, throughput
 
 
 def main() -> None:
@@ -12,6 +12,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     names = parser.add_subparsers(dest="name", required=True)
     names.add_parser("startup", help="CPU time and imports of `validator --help`")
+    names.add_parser("promote", help="CPU time of `validator promote` for a model of 250 MB; limit 3 s")
     full = names.add_parser(
         "throughput", help="AlexNet: wall time of a check over the bare forward loop; parent's memory"
     )
@@ -37,6 +38,8 @@ def main() -> None:
     match asked.name:
         case "startup":
             startup.run()
+        case "promote":
+            promote.run()
         case "detection" if asked.merge:
             sys.exit(detection.merge(asked.merge, out=asked.out, page=asked.page))
         case "detection":
