@@ -8,7 +8,7 @@ import pytest
 from tests.registry.conftest import MlflowWorld
 from tests.registry.test_contract import BLOCK, FILES, make_annotation
 from validator.errors import AnnotationFailed, ExitCode
-from validator.registry.annotate import short_digest
+from validator.registry.annotate import link_report, short_digest
 from validator.registry.targets import VersionTarget
 from validator.subject import parse_model_uri
 
@@ -276,3 +276,10 @@ def test_what_mlflow_would_cut_is_refused_before_anything_is_written(embedded, n
 def test_a_dataset_digest_fits_its_column():
     assert short_digest("sha256:" + "ab" * 32) == "sha256-" + "ab" * 14 + "a"
     assert len(short_digest("sha256:" + "ab" * 32)) == 36
+
+
+def test_the_block_leads_to_the_report_where_a_browser_can_follow():
+    block = "**pass** heading\n\nreport `verdict.json` \u00b7 a label"
+    page = "https://mlflow.example.com/#/experiments/1/runs/2"
+    assert link_report(block, page).splitlines()[-1] == f"[report]({page}/artifacts/verdict.json) \u00b7 a label"
+    assert link_report(block, "runs:/2") == block

@@ -3,7 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from validator.registry.description import BEGIN, BLOCK_LIMIT, END, merge_description, split_description
+from validator.registry.description import (
+    BEGIN,
+    BLOCK_LIMIT,
+    END,
+    alias_notes,
+    block_of,
+    merge_description,
+    note_alias,
+    split_description,
+)
 
 # Texts that are likely to trip over markers: whole ones, broken ones, nested ones.
 pieces = st.sampled_from([BEGIN, END, "<!--", "-->", "\n", "user text", "**bold**", "é", "\r\n", " "]) | st.text(
@@ -110,3 +119,46 @@ def test_there_is_never_a_second_block_of_ours(old, first, second):
     once, _ = merge_description(old, first)
     twice, _ = merge_description(once, second)
     assert (twice or "").count(BEGIN) == (once or "").count(BEGIN)
+
+
+# --- Notes on aliases ---------------------------------------------------------------------------------------------
+
+NOTE = "- \u25b2 `champion` since 2026-12-01 12:00 UTC"
+LOSS = "- \u25bd `champion` until 2026-12-02 12:00 UTC"
+
+
+@given(texts, limits)
+def test_a_note_leaves_the_users_text_alone_and_twice_is_once(old: str, limit: int):
+    text, warning = note_alias(old, "champion", NOTE, limit)
+    if text is None:
+        assert warning is not None
+        return
+    assert len(text) < limit
+    assert warning is None
+    assert users_part(text).strip() == users_part(old).strip()
+    assert alias_notes(block_of(text))["champion"] == NOTE
+    assert note_alias(text, "champion", NOTE, limit) == (text, None)
+
+
+def test_a_note_stands_below_the_heading_and_takes_the_place_of_the_last_one():
+    text, _ = note_alias(f"{BEGIN}\n**pass** heading\n- within\n{END}\n\nMine.", "champion", NOTE)
+    assert text == f"{BEGIN}\n**pass** heading\n{NOTE}\n- within\n{END}\n\nMine."
+    text, _ = note_alias(text, "champion", LOSS)
+    assert text == f"{BEGIN}\n**pass** heading\n{LOSS}\n- within\n{END}\n\nMine."
+
+
+def test_a_later_check_keeps_what_became_of_the_aliases():
+    noted, _ = note_alias(f"{BEGIN}\n**pass** heading\n{END}", "champion", NOTE)
+    text, warning = merge_description(noted, "**fail** heading\n- exceeded\n\nreport")
+    assert warning is None
+    assert block_of(text or "") == f"**fail** heading\n{NOTE}\n- exceeded\n\nreport"
+
+
+def test_a_verdict_comes_before_what_became_of_the_aliases_where_there_is_room_for_one():
+    noted, _ = note_alias(None, "champion", NOTE)
+    block = "**pass** heading\n\nreport"
+    limit = len(f"{BEGIN}\n{block}\n{END}") + 1
+    assert merge_description(noted, block, limit) == (
+        f"{BEGIN}\n{block}\n{END}",
+        "the description had no room for what became of the aliases",
+    )

@@ -33,6 +33,8 @@ PARAM_LIMIT = 6_000
 KEY_LIMIT = 250
 RUN_NAME_LIMIT = 250
 DATASET_DIGEST_LIMIT = 36
+REPORT_NAME = "verdict.json"
+"""Among the run's artifacts; a block calls the report by this name, because it is written before there is a run."""
 AGAIN = "the verdict stands; annotating again is safe"
 
 
@@ -64,7 +66,8 @@ def write_annotation(connection: Connection, annotation: Annotation) -> Annotati
             writing.warnings.append("the subject has no version and no logged model: only the run says the verdict")
             tags = {}
         else:
-            tags = _annotate_target(writing, target, tags)
+            block = link_report(annotation.description_block, _run_uri(connection, run))
+            tags = _annotate_target(writing, target, tags, block)
         if run.info.status != "FINISHED":
             with connection.doing("closing the run"):
                 connection.client.set_terminated(run_id, "FINISHED")
@@ -219,14 +222,14 @@ def _tags_for(annotation: Annotation, run_id: str) -> dict[str, str]:
     return {**annotation.version_tags, RUN_TAG: run_id, VERDICT_TAG: annotation.verdict}
 
 
-def _annotate_target(writing: _Writing, target: TagTarget, tags: dict[str, str]) -> dict[str, str]:
+def _annotate_target(writing: _Writing, target: TagTarget, tags: dict[str, str], block: str) -> dict[str, str]:
     """Write description and tags; return the tags that are there now, without the verdict if a guard keeps it out."""
     present = target.tags()
     if VERDICT_TAG in present and present.get(RUN_TAG) != tags[RUN_TAG]:
         # Another check's: it must not stand beside our evidence, not even for a moment.
         target.delete_tag(VERDICT_TAG)
         del present[VERDICT_TAG]
-    if warning := write_description(target, writing.annotation.description_block):
+    if warning := write_description(target, block):
         writing.warnings.append(warning)
     for key in [key for key in tags if key != VERDICT_TAG]:
         if present.get(key) != tags[key]:  # a tag set again fires webhooks again
@@ -299,6 +302,13 @@ def _require_equal(wrong: list[str]) -> None:
 def short_digest(digest: str) -> str:
     """Return a dataset digest in the 36 characters that MLflow has for it: `sha256-` and 29 hex digits."""
     return digest.replace(":", "-", 1)[:DATASET_DIGEST_LIMIT]
+
+
+def link_report(block: str, run_uri: str) -> str:
+    """Let the block's mention of the report lead to it, where the run has a page that a browser can open."""
+    if not run_uri.startswith(("http://", "https://")):
+        return block
+    return block.replace(f"report `{REPORT_NAME}`", f"[report]({run_uri}/artifacts/{REPORT_NAME})", 1)
 
 
 def _run_uri(connection: Connection, run: "Run") -> str:
