@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import breadth, cost, detection, promote, startup, throughput
+from benchmarks import breadth, cost, detection, promote, reports, startup, throughput
 
 
 def main() -> None:
@@ -13,6 +13,7 @@ def main() -> None:
     names = parser.add_subparsers(dest="name", required=True)
     names.add_parser("startup", help="CPU time and imports of `validator --help`")
     names.add_parser("promote", help="CPU time of `validator promote` for a model of 250 MB; limit 3 s")
+    names.add_parser("reports", help="every format of 10,000 samples on 8 backends: CPU time, memory and size")
     full = names.add_parser(
         "throughput", help="AlexNet: wall time of a check over the bare forward loop; parent's memory"
     )
@@ -40,6 +41,8 @@ def main() -> None:
             startup.run()
         case "promote":
             promote.run()
+        case "reports":
+            sys.exit(reports.run())
         case "detection" if asked.merge:
             sys.exit(detection.merge(asked.merge, out=asked.out, page=asked.page))
         case "detection":

@@ -1,8 +1,9 @@
-"""What all tests share: the `gpu` lane, and one run spread over several processes.
+"""What all tests share: the `gpu` lane, a browser, and one run spread over several processes.
 
 Without a CUDA device the tests of the `gpu` lane are deselected and counted; with `--require-gpu` none may skip. A
 skipped test looks green. On the machine that exists to run these tests, a skip means that they did not run. The
-same goes for `--require-sandbox`, which CI gives: there bubblewrap is installed, and no test in tests/sandbox may skip.
+same goes for `--require-sandbox`, which CI gives: there bubblewrap is installed, and no test in tests/sandbox may skip;
+and for `--require-browser`: without it tests of the `browser` lane skip where there is no Chromium.
 
 `./dev test` runs under pytest-xdist, in which every process is a `worker` that collects and deselects for itself.
 Plain `pytest`, without that plugin, runs the same tests in one.
@@ -11,7 +12,7 @@ Plain `pytest`, without that plugin, runs the same tests in one.
 import os
 import shutil
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--require-sandbox", action="store_true", help="turn each skip of a test in tests/sandbox into a failure"
+    )
+    parser.addoption(
+        "--require-browser", action="store_true", help="turn each skip of a test in a browser into a failure"
     )
 
 
@@ -100,10 +104,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     is_skip = report.skipped and not hasattr(report, "wasxfail")  # an xfail is reported as a skip, but it ran
-    if is_skip and item.get_closest_marker("gpu") and item.config.getoption("--require-gpu"):
-        _fail(report, f"{item.nodeid} was skipped under --require-gpu: {report.longrepr}")
-    elif is_skip and "sandbox" in item.path.parts and item.config.getoption("--require-sandbox"):
-        _fail(report, f"{item.nodeid} was skipped under --require-sandbox: {report.longrepr}")
+    lanes = {lane for lane in ("gpu", "browser") if item.get_closest_marker(lane)}
+    lanes |= {"sandbox"} & set(item.path.parts)
+    for lane in sorted(lanes) if is_skip else ():
+        if item.config.getoption(f"--require-{lane}"):
+            _fail(report, f"{item.nodeid} was skipped under --require-{lane}: {report.longrepr}")
     return report
 
 
@@ -121,6 +126,23 @@ def pytest_make_collect_report(
 def _fail(report: pytest.TestReport | pytest.CollectReport, why: str) -> None:
     report.outcome = "failed"
     report.longrepr = why
+
+
+# --- A browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The Chromium of this machine, driven by Playwright, which brings none of its own here."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        # Its sandbox does not work for root, as whom containers run; what it shows is our own.
+        running = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield running
+        running.close()
 
 
 # --- Made once ----------------------------------------------------------------------------------------------------

@@ -25,8 +25,9 @@ from validator.policy_source import find_policy
 from validator.registry.interface import Annotation, AnnotationReceipt, Registry, resolve_text
 from validator.report.annotation import annotation_metrics, description_block, run_name, version_tags
 from validator.report.build import RunInfo, build_document, describe_sandbox
-from validator.report.formats import RENDERED, Format, Material, write_reports
+from validator.report.formats import RENDERED, REPORT_NAME, Format, Material, write_reports
 from validator.report.model import VerdictDocument
+from validator.report.previews import PREVIEWS_NAME, make_previews
 from validator.report.progress import Progress
 from validator.report.samples import SAMPLES_NAME, samples_table
 from validator.report.write import write_document, write_text
@@ -49,8 +50,10 @@ class CheckRequest:
     uri: str
     output: Path
     """Folder for verdict.json, the exported ONNX file and reports."""
-    formats: tuple[Format, ...] = ()
+    formats: tuple[Format, ...] = (Format.HTML,)
     """In which the report is written there, beside verdict.json."""
+    previews: bool = True
+    """Whether what the worst samples look like is kept there, and shown by the report."""
     policy: str = "default"
     """Path of a TOML file, the name of a built-in policy, or a model URI."""
     policy_ref: str | None = None
@@ -161,6 +164,8 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
             evidence=evidence,
             decision=decision,
         )
+        if request.previews:
+            write_text(make_previews(document, inputs.golden).to_json(), request.output / PREVIEWS_NAME)
         path = write_evidence(document, samples_table(policy, evidence, inputs.golden), onnx, request.output)
         progress.stage("write", str(path))
         # After the verdict, which stands whatever becomes of them; before it is signed or shown: they were asked for.
@@ -211,7 +216,7 @@ def discard_old_verdict(output: Path) -> None:
     """
     try:
         exported = (f"{ONNX_FOLDER}/{name}" for name in EXPORTED_NAMES)
-        for name in (CLEARANCE_NAME, VERDICT_NAME, SAMPLES_NAME, *RENDERED, *exported):
+        for name in (CLEARANCE_NAME, VERDICT_NAME, SAMPLES_NAME, PREVIEWS_NAME, *RENDERED, *exported):
             (output / name).unlink(missing_ok=True)
     except OSError as error:
         raise ReportFailed(
@@ -290,6 +295,9 @@ def annotate(
     """Write the verdict to MLflow. A failure is kept in the result and changes no verdict."""
     document = result.document
     artifacts = {VERDICT_NAME: result.path, SAMPLES_NAME: output / SAMPLES_NAME}
+    has_page = (output / REPORT_NAME).is_file()
+    if has_page:
+        artifacts[REPORT_NAME] = output / REPORT_NAME
     if result.clearance is not None:
         artifacts[CLEARANCE_NAME] = result.clearance
     if document.onnx is not None and document.onnx.origin == OnnxOrigin.EXPORT:
@@ -301,7 +309,7 @@ def annotate(
         check_id=document.check_id,
         verdict=document.verdict,
         run_name=run_name(document),
-        description_block=description_block(document, report_uri=VERDICT_NAME),
+        description_block=description_block(document, report_uri=REPORT_NAME if has_page else VERDICT_NAME),
         version_tags=version_tags(document),
         metrics=annotation_metrics(document),
         artifacts=artifacts,

@@ -38,9 +38,10 @@ DEFAULT_OUTPUT = "validator-report"
     help="Where verdict.json goes, and an ONNX file that this check exports.",
 )  # fmt: skip
 @click.option(
-    "--format", "formats", type=FormatList(), metavar="LIST", help="Write the report there in these formats, too: "
-    "terminal, md, junit, sarif, github, gitlab, parquet; several with commas.",
+    "--format", "formats", type=FormatList(), default="html", show_default=True, metavar="LIST", help="Formats of the "
+    "report there: html, terminal, md, junit, sarif, github, gitlab, parquet; several with commas.",
 )  # fmt: skip
+@click.option("--no-previews", is_flag=True, help="Show no inputs of the worst samples in the report.")
 @click.option(
     "--sign-key", type=click.Path(path_type=Path), envvar="VALIDATOR_SIGN_KEY", metavar="FILE",
     help="Sign a pass with this private key: clearance.json beside verdict.json. Also VALIDATOR_SIGN_KEY.",
@@ -61,7 +62,8 @@ def check(
     tracking_uri: str | None,
     policy_ref: str | None,
     output: Path,
-    formats: tuple[str, ...] | None,
+    formats: tuple[str, ...],
+    no_previews: bool,
     sign_key: Path | None,
     expires_in: str,
     no_annotate: bool,
@@ -92,7 +94,8 @@ def check(
         **asked,
         policy_ref=policy_ref,
         output=output,
-        formats=tuple(map(Format, formats or ())),
+        formats=tuple(map(Format, formats)),
+        previews=not no_previews,
         annotate=not no_annotate,
         command=recorded_command(),
         sign_key=sign_key,

@@ -14,7 +14,7 @@ from validator.errors import ExitCode, UsageError
 @click.argument("verdict", type=click.Path(path_type=Path))
 @click.option(
     "--format", "formats", type=FormatList(), metavar="LIST", help="Write files instead: "
-    "terminal, md, junit, sarif, github, gitlab, csv, parquet; several with commas.",
+    "html, terminal, md, junit, sarif, github, gitlab, csv, parquet; several with commas.",
 )  # fmt: skip
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where they go; by default beside VERDICT."

@@ -30,7 +30,7 @@ from validator.judge import (
     noise_floors,
     ratios_of,
 )
-from validator.metrics import ErrorSummary, Floats, cosine, divide_by_floor, histogram_quantile
+from validator.metrics import Counts, ErrorSummary, Floats, cosine, divide_by_floor, histogram_quantile
 from validator.policy import Limits, Policy, Waiver
 from validator.report import model as m
 from validator.report.headline import write_headline
@@ -330,6 +330,8 @@ def _output(
             p99=histogram_quantile(output.histogram, 0.99),
             p999=histogram_quantile(output.histogram, 0.999),
         ),
+        distribution=_distribution(output.histogram),
+        element_limit=_element_limit(policy, evidence, row, output) if budgeted else None,
         cosine=cosine(output.rows),
         flips=output.flips,
         decisions=_decisions(measure_decisions(policy, evidence, row, output)) if is_candidate else None,
@@ -351,6 +353,32 @@ def _ratios(evidence: Evidence, row: Backend, output: OutputComparison) -> m.Rat
     return m.RatiosRecord(
         pooled=ratios.pooled, p99=ratios.p99, worst_sample=ratios.worst_sample, element=ratios.element
     )
+
+
+_BIN_SHIFT = 6
+"""From buckets of 2^-7 of an octave to halves of one: both are leading bits of a float32."""
+_ZERO_BINS = 2
+"""Those of the denormal numbers, which have no octaves."""
+_ONE = 127 * _ZERO_BINS
+"""The bin that begins at 1."""
+
+
+def _distribution(histogram: Counts) -> m.DistributionRecord:
+    """Pool the exact histogram into half octaves, without the empty ones at both ends."""
+    bins = histogram.reshape(-1, 1 << _BIN_SHIFT).sum(axis=1)
+    (filled,) = np.nonzero(bins[_ZERO_BINS:])
+    start, stop = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 0)
+    return m.DistributionRecord(
+        zeros=int(bins[:_ZERO_BINS].sum()),
+        first=start + _ZERO_BINS - _ONE if stop else 0,
+        counts=tuple(bins[_ZERO_BINS:][start:stop].tolist()),
+    )
+
+
+def _element_limit(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> float:
+    """Return the error of an element at which its ratio would be the limit, in the part with the larger floor."""
+    floors = floors_of(evidence, row, output, "element_max")
+    return limits_of(policy, evidence, row, output.name).error_ratio_element * float(floors.max(initial=0.0))
 
 
 def _limits(limits: Limits) -> m.RatiosRecord:

@@ -17,18 +17,21 @@ from validator.report.github import render_annotations, render_outputs, render_s
 from validator.report.gitlab import render_code_quality
 from validator.report.junit import render_junit
 from validator.report.model import VerdictDocument
+from validator.report.previews import PREVIEWS_NAME, read_previews
 from validator.report.samples import COLUMNS, SAMPLES_NAME
 from validator.report.sarif import render_sarif
 from validator.report.terminal import render_terminal
 from validator.report.write import write_bytes
 
 TEXT_WIDTH = 120
+REPORT_NAME = "report.html"
 
 
 class Format(StrEnum):
     """What `--format` takes. The words and the names of the files are an interface."""
 
     TERMINAL = "terminal"
+    HTML = "html"
     MD = "md"
     JUNIT = "junit"
     SARIF = "sarif"
@@ -41,6 +44,7 @@ class Format(StrEnum):
 FILES: Mapping[Format, tuple[str, ...]] = MappingProxyType(
     {
         Format.TERMINAL: ("report.txt",),
+        Format.HTML: (REPORT_NAME,),
         Format.MD: ("comment.md",),
         Format.JUNIT: ("junit.xml",),
         Format.SARIF: ("validator.sarif",),
@@ -64,6 +68,11 @@ class Material:
     folder: Path
     report_url: str | None = None
     """Where report.html can be read by whoever reads a comment or a summary."""
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether there is a table of samples."""
+        return (self.folder / SAMPLES_NAME).is_file()
 
     def read_samples(self) -> bytes:
         """Read the per-sample table.
@@ -111,6 +120,13 @@ def render(chosen: Format, material: Material) -> tuple[bytes, ...]:
     match chosen:
         case Format.TERMINAL:
             return _encode(render_terminal(document, color=False, width=TEXT_WIDTH, verbose=True) + "\n")
+        case Format.HTML:
+            # jinja2 is slow to import, and only here of use.
+            from validator.report.html.render import render_html
+
+            table = material.read_samples() if material.has_samples else None
+            previews = read_previews(material.folder / PREVIEWS_NAME, document.check_id)
+            return _encode(render_html(document, table=table, previews=previews))
         case Format.MD:
             return _encode(render_comment(document, report_url=material.report_url))
         case Format.JUNIT:

@@ -209,6 +209,19 @@ class QuantilesRecord(Part):
     p999: Number
 
 
+class DistributionRecord(Part):
+    """How often which absolute error occurs, over all elements that are finite on both sides.
+
+    Two bins per octave: bin i begins at `2**(e // 2) * (1.5 if e % 2 else 1)` with `e = first + i`, and ends where the
+    next one begins. Counts are exact.
+    """
+
+    zeros: Count
+    """Elements without any error, or one below 2**-126."""
+    first: int
+    counts: tuple[Count, ...]
+
+
 class ElementRecord(Part):
     """The element with the largest absolute error."""
 
@@ -280,6 +293,10 @@ class OutputRecord(Part):
     """None where no budget applies: the baseline, integers, or no noise floor."""
     limits: RatiosRecord | None
     quantiles: QuantilesRecord
+    distribution: DistributionRecord | None = None
+    """None in documents that older versions wrote."""
+    element_limit: Number | None = None
+    """Largest absolute error of an element that the budget allows; None where no budget applies."""
     cosine: Number
     flips: Count | None
     """Samples whose largest score is another class; None where the output is no vector of scores."""

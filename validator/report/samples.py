@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -70,7 +71,7 @@ def samples_table(policy: Policy, evidence: Evidence, golden: GoldenDataset) -> 
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
-    ids = [_cell(golden.sample_id(sample)) for sample in range(evidence.samples)]
+    ids = [as_cell(golden.sample_id(sample)) for sample in range(evidence.samples)]
     for backend in evidence.backends:
         if backend.row.name == REFERENCE or backend.main is None:
             continue
@@ -93,8 +94,8 @@ def _lines(
     scored = rows["top1_flip"] >= 0
     has_limit = is_candidate and bool(scored.all())
     return zip(
-        itertools.repeat(_cell(row.name), len(rows)),
-        itertools.repeat(_cell(output.name)),
+        itertools.repeat(as_cell(row.name), len(rows)),
+        itertools.repeat(as_cell(output.name)),
         samples,
         (ids[sample] for sample in samples),
         (evidence.strata[sample].value if evidence.strata else "" for sample in samples),
@@ -145,7 +146,67 @@ def _own_ratios(evidence: Evidence, row: Backend, output: OutputComparison) -> d
     return dict(zip(samples.tolist(), ratios.tolist(), strict=True))
 
 
-def _cell(name: str) -> str:
+def as_cell(name: str) -> str:
     """Return a name as one cell that no spreadsheet takes for a formula."""
     cleaned = clean(name)
     return f"'{cleaned}" if cleaned.startswith(_FORMULA) else cleaned
+
+
+# --- Reading it again ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleColumns:
+    """What reports draw of one output of one backend, a value per sample; NaN where a cell is empty."""
+
+    ids: tuple[str, ...]
+    strata: tuple[str, ...]
+    error_ratio: Floats
+    max_abs_error: Floats
+    margin: Floats
+    margin_limit: Floats
+    classes: tuple[tuple[str, ...], tuple[str, ...]]
+    """The reference's best classes and the candidate's, empty where the output is no vector of scores."""
+
+    @property
+    def flipped(self) -> npt.NDArray[np.bool_]:
+        """Where the two best classes differ."""
+        return np.array(
+            [reference != candidate for reference, candidate in zip(*self.classes, strict=True)], dtype=bool
+        )
+
+
+def read_table(table: bytes) -> dict[tuple[str, str], SampleColumns]:
+    """Read the per-sample table, by the cells of backend and output.
+
+    Raises:
+        ValueError: a cell that should be a number is none, or a line has too few cells.
+    """
+    found: dict[tuple[str, str], SampleColumns] = {}
+    lines = csv.reader(io.TextIOWrapper(io.BytesIO(table), encoding="utf-8", newline=""))
+    next(lines, None)
+    # Ids, strata and classes come back for every backend: one copy of each is enough.
+    shared: dict[str, str] = {}
+    # One output at a time: all cells of all lines at once would be many times as large as the text.
+    for key, group in itertools.groupby(lines, key=lambda line: (line[0], line[1])):
+        columns = list(zip(*group, strict=True))
+        if len(columns) != len(COLUMNS) or key in found:
+            raise ValueError(f"the lines of {key} have {len(columns)} of {len(COLUMNS)} cells, or stand apart")
+        ids, strata, reference, candidate = (tuple(shared.setdefault(c, c) for c in columns[at]) for at in _WORDS)
+        error_ratio, max_abs_error, margin, margin_limit = (
+            np.fromiter((float(cell or "nan") for cell in columns[at]), dtype=np.float64) for at in _NUMBERS
+        )
+        found[key] = SampleColumns(
+            ids=ids,
+            strata=strata,
+            error_ratio=error_ratio,
+            max_abs_error=max_abs_error,
+            margin=margin,
+            margin_limit=margin_limit,
+            classes=(reference, candidate),
+        )
+    return found
+
+
+_WORDS = tuple(map(COLUMNS.index, ("sample_id", "stratum", "top1_reference", "top1_candidate")))
+_NUMBERS = tuple(map(COLUMNS.index, ("error_ratio", "max_abs_error", "margin", "margin_limit")))

@@ -19,7 +19,8 @@ def clean(text: str, *, limit: int = NAME_LIMIT) -> str:
 
     Cleaning twice changes nothing.
     """
-    visible = "".join(c if c.isprintable() else _escape(c) for c in text)
+    # Nearly every text is printable, and looking at it as a whole is a hundred times faster.
+    visible = text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
     return _shorten(_RUNNER_COMMAND.sub(_defuse, visible), limit)
 
 
