@@ -24,6 +24,7 @@ class Visit:
     """A page that was opened, and everything that it did."""
 
     def __init__(self, page: Any) -> None:
+        page.set_default_timeout(120_000)  # a loaded machine is no reason to fail
         self.page = page
         self.words: list[str] = []
         self.requests: list[str] = []
