@@ -41,6 +41,7 @@ from validator.report.numbers import (
 from validator.report.previews import Preview, PreviewsDocument, worst_samples
 from validator.report.samples import SampleColumns, as_cell
 from validator.report.table import output_status
+from validator.report.terminal import describe_sandbox
 from validator.report.text import clean, clean_lines
 
 ROWS_MAX = 200
@@ -300,7 +301,7 @@ def _digests(document: VerdictDocument) -> Iterator[tuple[str, str]]:
     yield "policy", document.policy.digest
     yield "check", document.check_id
     yield "registry", document.subject.registry_uri
-    yield "sandbox", document.sandbox
+    yield "sandbox", describe_sandbox(document)
 
 
 # --- Findings -----------------------------------------------------------------------------------------------------
