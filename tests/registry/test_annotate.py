@@ -278,8 +278,9 @@ def test_a_dataset_digest_fits_its_column():
     assert len(short_digest("sha256:" + "ab" * 32)) == 36
 
 
-def test_the_block_leads_to_the_report_where_a_browser_can_follow():
-    block = "**pass** heading\n\nreport `verdict.json` \u00b7 a label"
+@pytest.mark.parametrize("report", ["report.html", "verdict.json"])
+def test_the_block_leads_to_the_report_where_a_browser_can_follow(report):
+    block = f"**pass** heading\n\nreport `{report}` \u00b7 a label"
     page = "https://mlflow.example.com/#/experiments/1/runs/2"
-    assert link_report(block, page).splitlines()[-1] == f"[report]({page}/artifacts/verdict.json) \u00b7 a label"
+    assert link_report(block, page).splitlines()[-1] == f"[report]({page}/artifacts/{report}) \u00b7 a label"
     assert link_report(block, "runs:/2") == block

@@ -33,8 +33,8 @@ PARAM_LIMIT = 6_000
 KEY_LIMIT = 250
 RUN_NAME_LIMIT = 250
 DATASET_DIGEST_LIMIT = 36
-REPORT_NAME = "verdict.json"
-"""Among the run's artifacts; a block calls the report by this name, because it is written before there is a run."""
+REPORT_NAMES = ("report.html", "verdict.json")
+"""Among the artifacts; a block calls the report by one of these names: it is written before there is a run."""
 AGAIN = "the verdict stands; annotating again is safe"
 
 
@@ -308,7 +308,9 @@ def link_report(block: str, run_uri: str) -> str:
     """Let the block's mention of the report lead to it, where the run has a page that a browser can open."""
     if not run_uri.startswith(("http://", "https://")):
         return block
-    return block.replace(f"report `{REPORT_NAME}`", f"[report]({run_uri}/artifacts/{REPORT_NAME})", 1)
+    for name in REPORT_NAMES:
+        block = block.replace(f"report `{name}`", f"[report]({run_uri}/artifacts/{name})", 1)
+    return block
 
 
 def _run_uri(connection: Connection, run: "Run") -> str:
