@@ -5,6 +5,7 @@ Run it again after a format has changed. What a fuzzer found lies beside them un
 
 import io
 import json
+import pickle
 import struct
 import warnings
 import zipfile
@@ -153,8 +154,9 @@ def documents() -> Iterator[tuple[str, bytes]]:
     yield "two-policies/full.bin", POLICY.encode() + b"\0" + POLICY.replace("3.5", "3.25").encode()
     yield "two-policies/small.bin", b"samples_min = 8\n\0samples_min = 9\n"
     yield "output-declarations/full.toml", OUTPUTS.replace("[classes]\n", "").encode()
+    for name in ("verdict", "verdict-for-reports"):
+        yield f"{name}/fail.json", builders.failing_on_cpu().to_json().encode()
     yield "verdict/pass.json", builders.document_of(builders.Situation()).to_json().encode()
-    yield "verdict/fail.json", builders.failing_on_cpu().to_json().encode()
     yield "clearance/signed.json", seal_statement(make_statement(predicate()), GATE)
     yield "signed-statement/statement.json", write_canonical(make_statement(predicate()))
     yield from ((f"worker-stream/{name}.bin", data) for name, data in streams())
@@ -166,6 +168,11 @@ def documents() -> Iterator[tuple[str, bytes]]:
     yield from ((f"image/{name}", data) for name, data in images())
     yield from ((f"onnx/{name}.onnx", model.SerializeToString()) for name, model in onnx_models())
     program = exported_program()
+    yield "file-kind/program.zip", program
+    yield "file-kind/model.onnx", next(model.SerializeToString() for _, model in onnx_models())
+    yield "file-kind/tensors.safetensors", save({"x": np.ones((2, 3), np.float32)})
+    yield "file-kind/pickle.pkl", pickle.dumps([1, 2], protocol=0)
+    yield "file-kind/text.txt", b"#!/bin/sh\n"
     yield "pt2/program.pt2", program
     yield from ((f"pt2-record/{name}.bin", data) for name, data in records(program))
     for number, text in enumerate(("s77", "2*s77 + 1", "Eq(Mod(s77, 2), 0)", "Max(1, s77 - 3) <= 8", "sym_max(s0, 1)")):

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from token import NAME
 from tokenize import tokenize
+from xml.etree import ElementTree as ET
 
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
@@ -29,6 +30,7 @@ from validator.backends.catalog import BASELINE, CATALOG
 from validator.backends.interface import BackendRefusal
 from validator.backends.onnx_file import open_onnx, paired_biases, read_constants, vet_onnx
 from validator.backends.pt2_file import vet_pt2
+from validator.contents import identify
 from validator.errors import (
     BackendError,
     ClearanceRefused,
@@ -48,6 +50,7 @@ from validator.golden.sample import Sample
 from validator.golden.writer import write_golden
 from validator.policy import Limits, Policy, parse_policy
 from validator.policy_diff import diff_policies, lint_policy, loosens
+from validator.report.formats import Format, Material, render
 from validator.report.model import read_document
 from validator.report.terminal import render_last_line, render_terminal
 from validator.subject import format_model_uri, parse_model_uri, read_model_data
@@ -243,6 +246,24 @@ def read_verdict(data: bytes) -> None:
             assert not unprintable, unprintable
 
 
+REPORTS = (Format.HTML, Format.MD, Format.JUNIT, Format.SARIF, Format.GITHUB, Format.GITLAB)
+
+
+@target(UsageError)
+def read_verdict_for_reports(data: bytes) -> None:
+    """Render a verdict in every other format. XML and JSON can be read, and only our own lines are commands."""
+    document = read_document(data, origin="verdict.json")
+    with accepted():
+        material = Material(document=document, folder=Path("/nowhere"))
+        files = {f"{kind}/{n}": content for kind in REPORTS for n, content in enumerate(render(kind, material))}
+        assert ET.fromstring(files["junit/0"]).tag == "testsuites"
+        assert json.loads(files["sarif/0"])["version"] == "2.1.0"
+        assert isinstance(json.loads(files["gitlab/1"]), list)
+        assert files["html/0"].count(b"<script") == files["html/0"].count(b"</script")
+        commands = ("::error", "::warning", "::notice")
+        assert all(line.startswith(commands) for line in files["github/1"].decode().splitlines() if line)
+
+
 GATE = Ed25519Signer(key=ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 """The key that signed `corpus/clearance/signed.json`."""
 
@@ -405,6 +426,13 @@ def read_image(data: bytes) -> None:
 def _write_and_open(samples: Iterator[Sample], folder: Path) -> None:
     dataset = write_golden(folder, samples, name="fuzz", source="fuzz")
     assert open_golden(folder) == dataset
+
+
+@target()
+def read_file_kind(data: bytes) -> None:
+    """Say what a file is. Whatever it is, that can be said, and its name says nothing that it does not say itself."""
+    with folder_of(model__bin=data, model=data) as folder:
+        assert identify(folder / "model.bin") is identify(folder / "model")
 
 
 # --- What runs ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """`guard.toml`: whose signature counts, and what is protected. Read once, when the server starts, never by clients."""
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from validator.attest.judgement import Allowed
 from validator.attest.keys import PublicKey, load_public_key
 from validator.attest.statement import Digest
+from validator.documents import read_toml
 from validator.errors import GuardConfigError, KeyFileError
 
 CONFIG_VARIABLE = "VALIDATOR_GUARD_CONFIG"
@@ -133,7 +133,7 @@ def read_protection(path: Path) -> Protection:
         GuardConfigError: it cannot be used; says why.
     """
     try:
-        config = GuardConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        config = GuardConfig.model_validate(read_toml(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise GuardConfigError(
             f"{path} cannot be read: {(error.strerror or str(error)).lower()}", hint=f"{CONFIG_VARIABLE} names it"
