@@ -733,8 +733,8 @@ fault below the limit is missed by design: in the sweep that begins at a share o
 atol see one step more of a network whose outputs are large. The table above says what they do in another unit; the
 1e-06 of the ONNX backend tests are false alarms, which need no fault.
 
-The GPU column of 2026-11-30 was taken before channels were held against the usual relative noise as well, and lacks the
-ViT: its exported program did not run on CUDA under torch 2.11 (a `view` that the layout there does not allow)."""
+The GPU column lacks the ViT: exported on the CPU, its program does not run on CUDA under torch 2.11, because attention
+answers in another memory layout there. A check of it fails on those backends and says so; it is no fault of the gate's."""
 
 
 def run(
