@@ -734,7 +734,7 @@ atol see one step more of a network whose outputs are large. The table above say
 1e-06 of the ONNX backend tests are false alarms, which need no fault.
 
 The GPU column lacks the ViT: exported on the CPU, its program does not run on CUDA under torch 2.11, because attention
-answers in another memory layout there. A check of it fails on those backends and says so; it is no fault of the gate's."""
+answers in another memory layout there. A check of it fails on those backends and says so."""
 
 
 def run(
