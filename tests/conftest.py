@@ -58,6 +58,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-browser", action="store_true", help="turn each skip of a test in a browser into a failure"
     )
+    parser.addoption(
+        "--require-tools",
+        action="store_true",
+        help="fail where a tool that pipelines are linted or run with is missing, instead of skipping; see ./dev tools",
+    )
 
 
 def has_gpu() -> bool:
