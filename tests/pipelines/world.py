@@ -2,8 +2,8 @@
 
 python tests/pipelines/world.py FOLDER
 
-Version 1 is healthy, version 2 was logged in training mode, version 3 is a pickle. The policy asks for one backend, so
-that a check of version 1 is quick, and one of version 2 is over after the probe.
+Version 1 is healthy, version 2 was logged in training mode, version 3 is a pickle. The policy asks for
+the baseline twice, so that a check of version 1 exports nothing, and one of version 2 is over after the probe.
 """
 
 import logging
@@ -19,10 +19,14 @@ from torch import nn
 from validator.attest.keys import KeyType, create_key_files
 
 POLICY = """
-required = ["eager-cpu"]
+required = ["eager-cpu", "again"]
 batch_size = 4
 [checks]
 fresh_process = false
+[worker]
+threads = 1
+[backends.again]
+like = "eager-cpu"
 """
 
 
