@@ -108,7 +108,7 @@ def test_a_pass_lets_the_job_go_on_and_says_what_passed(replay: Replay, recorded
     outputs = action.outputs
     assert (outputs["verdict"], outputs["exit-code"], outputs["report"]) == ("pass", "0", "validator-report")
     assert outputs["subject"] == HEALTHY
-    assert outputs["headline"].startswith("pass: net version 1: ")
+    assert outputs["headline"].startswith("net version 1: ")
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", outputs["policy-digest"])
     assert action.runner.summary.startswith("### ✓ pass: net version 1")
     assert "::notice title=validator pass::" in action.runner.log
