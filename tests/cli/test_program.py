@@ -9,10 +9,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.builders import failing, passing
-from validator.cli.main import COMMANDS
+from validator.cli.exits import OWN, exit_codes
+from validator.cli.main import COMMANDS, app
+from validator.errors import ExitCode
 
 HEAVY = ("torch", "onnxruntime", "mlflow", "numpy", "pydantic", "onnx", "rich")
 PROGRAM = [sys.executable, "-m", "validator"]
@@ -38,7 +41,7 @@ def verdict(tmp_path: Path) -> Path:
     return path
 
 
-HELPS = ([], *([name] for name in COMMANDS), ["golden", "show"], ["golden", "verify"], ["key", "create"])
+HELPS = ([], *([name] for name in COMMANDS), ["golden", "show"], ["golden", "verify"], ["key", "create"], ["budget", "diff"])
 
 
 @pytest.mark.parametrize("path", HELPS, ids=" ".join)
@@ -46,9 +49,27 @@ def test_every_help_fits_80_columns_and_ends_in_the_exit_codes(path: Sequence[st
     done = run(*path, "--help")
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert done.stdout.splitlines()[-7].strip() == "Exit codes:"
-    assert done.stdout.splitlines()[-1].split() == ["130", "interrupted"]
+    table = [f"{int(code):<3}  {meaning}" for code, meaning in exit_codes(" ".join(path)).items()]
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines[-len(table) - 1 :] == ["Exit codes:", *table]
+    assert lines[-1].split() == ["130", "interrupted"]
     assert run(*path, "-h").stdout == done.stdout
+
+
+def test_exit_codes_are_told_of_commands_that_exist() -> None:
+    context = app.make_context("validator", ["schema"])
+    for path in OWN:
+        command: click.Command = app
+        for name in path.split():
+            assert isinstance(command, click.Group)
+            found = command.get_command(context, name)
+            assert found is not None, path
+            command = found
+
+
+def test_only_a_command_that_judges_can_fail() -> None:
+    fails = [path for path in ("", *COMMANDS, *OWN) if ExitCode.FAIL in exit_codes(path)]
+    assert fails == ["", "check", "budget diff"]
 
 
 @pytest.mark.parametrize("path", [[], ["check"], ["golden"], ["report"]], ids=" ".join)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import click
 
 import validator
+from validator.cli.exits import exit_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,18 +44,8 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
     }
 )
 
-EXIT_CODES = """\b
-Exit codes:
-  0    pass          every required backend is within its budgets
-  1    fail          at least one finding exceeded its limit
-  2    usage         what was asked for makes no sense, or does not exist
-  3    inconclusive  something could not be measured, so nothing is cleared
-  4    refused       bytes changed, or a format that is not safe to open
-  130  interrupted"""
-
-
 class LazyGroup(click.Group):
-    """Imports commands on demand, and gives each of them the table of exit codes."""
+    """Imports commands on demand, and gives each of them the table of its exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the commands in the order of the table."""
@@ -69,7 +60,7 @@ class LazyGroup(click.Group):
         module, _, name = entry.place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         command.short_help = entry.summary
-        add_exit_codes(command)
+        add_exit_codes(command, cmd_name)
         return command
 
     def resolve_command(
@@ -88,17 +79,17 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def add_exit_codes(command: click.Command) -> None:
-    """Put the table of exit codes at the end of a command's help, and of its subcommands'."""
-    command.epilog = command.epilog or EXIT_CODES
+def add_exit_codes(command: click.Command, path: str) -> None:
+    """Put the table of its exit codes at the end of a command's help, and of its subcommands'."""
+    command.epilog = command.epilog or exit_table(path)
     if isinstance(command, click.Group):
-        for subcommand in command.commands.values():
-            add_exit_codes(subcommand)
+        for name, subcommand in command.commands.items():
+            add_exit_codes(subcommand, f"{path} {name}")
 
 
 @click.command(
     cls=LazyGroup,
-    epilog=EXIT_CODES,
+    epilog=exit_table(""),
     # No environment variable sets an option that decides a verdict: those stand on the command line or in the policy.
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": None, "max_content_width": 80},
 )
