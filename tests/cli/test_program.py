@@ -41,7 +41,14 @@ def verdict(tmp_path: Path) -> Path:
     return path
 
 
-HELPS = ([], *([name] for name in COMMANDS), ["golden", "show"], ["golden", "verify"], ["key", "create"], ["budget", "diff"])
+HELPS = (
+    [],
+    *([name] for name in COMMANDS),
+    ["golden", "show"],
+    ["golden", "verify"],
+    ["key", "create"],
+    ["budget", "diff"],
+)
 
 
 @pytest.mark.parametrize("path", HELPS, ids=" ".join)

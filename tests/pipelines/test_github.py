@@ -50,7 +50,9 @@ class Runner:
         return failed
 
     def _step(self, step: dict[str, Any], name: str) -> int:
-        output, summary, script = (self.folder / f"{kind}-{secrets.token_hex(4)}" for kind in ("output", "summary", "run"))
+        output, summary, script = (
+            self.folder / f"{kind}-{secrets.token_hex(4)}" for kind in ("output", "summary", "run")
+        )
         output.touch()
         summary.touch()
         script.write_text(step["run"], encoding="utf-8")

@@ -41,13 +41,19 @@ def project(request: pytest.FixtureRequest, node_modules: Path, tmp_path: Path) 
         given = {"image": "validator", "policy": "policy.toml", "golden": "golden"} | inputs
         include = {"include": [{"local": "pipelines/gitlab-ci.yml", "inputs": given}]}
         (folder / ".gitlab-ci.yml").write_text(yaml.safe_dump(include), encoding="utf-8")
-        for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--allow-empty", "--message", "a"]):
+        for command in (
+            ["init", "--quiet"],
+            ["add", "--all"],
+            ["commit", "--quiet", "--allow-empty", "--message", "a"],
+        ):
             subprocess.run([*GIT, *command], cwd=folder, check=True)
         subprocess.run([*GIT, "remote", "add", "origin", "git@example.com:a/b.git"], cwd=folder, check=False)
         program = node_modules / ".bin" / "gitlab-ci-local"
         # A home of its own: gitlab-ci-local reads variables from there.
         local = {**env, "HOME": str(tmp_path), "CI_COMMIT_REF_PROTECTED": "true"}
-        variables = [f"--variable={name}={env[name]}" for name in ("SIGN_KEY", "PUBLIC_KEY", "POLICY_DIGEST") if name in env]
+        variables = [
+            f"--variable={name}={env[name]}" for name in ("SIGN_KEY", "PUBLIC_KEY", "POLICY_DIGEST") if name in env
+        ]
         options = ["--force-shell-executor", "--variable=CI_COMMIT_REF_PROTECTED=true", *variables]
         return run([program, *options, *words], cwd=folder, env=local)
 

@@ -233,7 +233,11 @@ def test_every_pod_is_confined_ends_and_is_not_retried(path: Path) -> None:
         assert pod.get("backoffLimit", 0) == 0
         assert pod.get("retryStrategy", {"limit": "0"}) == {"limit": "0"}
         for container in containers:
-            confined = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+            confined = {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
             assert container["securityContext"] == confined
             assert {"cpu", "memory"} <= set(container["resources"]["requests"])
             assert "memory" in container["resources"]["limits"]

@@ -247,8 +247,7 @@ def test_a_pickle_ends_with_4(world: World, tmp_path: Path) -> None:
 def holder(world: World, alias: str) -> str:
     """Return the version that an alias points to, by MLflow's own client."""
     read = (
-        "import mlflow, sys;"
-        "print(mlflow.MlflowClient().get_registered_model('net').aliases.get(sys.argv[1], 'none'))"
+        "import mlflow, sys;print(mlflow.MlflowClient().get_registered_model('net').aliases.get(sys.argv[1], 'none'))"
     )
     ended = run(["python3", "-W", "ignore", "-c", read, alias], cwd=world.folder, env=world.environment())
     assert ended.returncode == 0, ended.stderr

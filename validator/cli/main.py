@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, Entry] = MappingProxyType(
     }
 )
 
+
 class LazyGroup(click.Group):
     """Imports commands on demand, and gives each of them the table of its exit codes."""
 
