@@ -15,7 +15,7 @@ LINES = {row[0].split(",")[0]: words_of([row[1]])[0].replace("\\|", "|") for row
 
 ASK = {
     # What the shell itself would offer after `validator pro`, by what the line has set up.
-    "bash": 'COMP_WORDS=(validator pro) COMP_CWORD=1; _validator_completion validator; printf "%s\\n" "${COMPREPLY[@]}"',
+    "bash": 'COMP_WORDS=(validator pro) COMP_CWORD=1; _validator_completion validator; echo "${COMPREPLY[@]}"',
     # Outside of its line editor zsh has no `_describe`; click's function gives it -V, a group and the name of the list.
     "zsh": "_describe() { print -l -- ${(P)3} }; words=(validator pro); CURRENT=2; _validator_completion",
     "fish": 'complete --do-complete "validator pro"',

@@ -3,10 +3,8 @@
 import contextlib
 import inspect
 import json
-import os
 import re
 import shlex
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 
 import click
 import pytest
-import yaml
 
 from validator import errors
 from validator.backends.catalog import CATALOG, Backend

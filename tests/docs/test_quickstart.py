@@ -36,7 +36,8 @@ def serving(command: str, folder: Path, env: dict[str, str], address: str) -> It
         try:
             until = time.monotonic() + 240
             while not answers(f"http://{address}/health"):
-                assert server.poll() is None and time.monotonic() < until, log.read_text(errors="replace")
+                assert server.poll() is None, log.read_text(errors="replace")
+                assert time.monotonic() < until
                 time.sleep(0.2)
             yield
         finally:

@@ -100,7 +100,7 @@ class World:
 
 @pytest.fixture(scope="session")
 def world(share: Share, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """The registry, made once in a run. Artifacts have absolute places, so the folder itself is not moved into `share`."""
+    """The registry, made once in a run. Artifacts have absolute places, so `share` moves its name only."""
 
     def make(path: Path) -> None:
         made = World(tmp_path_factory.mktemp("world"))

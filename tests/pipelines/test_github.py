@@ -139,7 +139,7 @@ def test_a_check_without_a_document_stops_the_job_with_its_own_code(replay: Repl
 
 
 def test_a_verdict_that_cannot_be_shown_still_decides(replay: Replay, tmp_path: Path) -> None:
-    """`validator report` cannot read this document; the step that shows it fails, and the last one has the last word."""
+    """`validator report` cannot read this document; the step that shows it fails, and the last has the last word."""
     document = '{"verdict": "fail"}'
     action = act(replay, make_recording(tmp_path / "recording", 1, document), tmp_path, HEALTHY)
     assert action.code != ExitCode.PASS

@@ -109,17 +109,18 @@ def test_shellcheck_finds_nothing_in_a_script(request: pytest.FixtureRequest, pa
 
 
 SNIPPETS = [
-    *((name_of(path), "bash", step["run"]) for path in [*WORKFLOWS, *ACTIONS] for step in steps_of(path) if "run" in step),
     *(
-        (name_of(GITLAB), "sh", line)
-        for job in load(GITLAB).values()
-        for line in job["script"]
+        (name_of(path), "bash", step["run"])
+        for path in [*WORKFLOWS, *ACTIONS]
+        for step in steps_of(path)
+        if "run" in step
     ),
+    *((name_of(GITLAB), "sh", line) for job in load(GITLAB).values() for line in job["script"]),
     *(
         ("pipelines/Jenkinsfile", "sh", line)
         for line in re.findall(r"sh '([^']+)'", (PIPELINES / "Jenkinsfile").read_text(encoding="utf-8"))
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("where", "shell", "text"), SNIPPETS, ids=[f"{w}: {t[:30]}" for w, _, t in SNIPPETS])
@@ -295,7 +296,7 @@ def test_every_target_runs_as_nobody_special_and_calls_the_recipe() -> None:
 
 def test_the_base_image_can_be_pinned_and_what_apt_brings_leaves_no_lists() -> None:
     assert ("ARG", "PYTHON=python:3.11-slim") in DOCKERFILE
-    assert [rest for name, rest in DOCKERFILE if name == "FROM"][0] == "${PYTHON} AS base"
+    assert next(rest for name, rest in DOCKERFILE if name == "FROM") == "${PYTHON} AS base"
     assert not [name for name, _ in DOCKERFILE if name == "ADD"]
     for name, rest in DOCKERFILE:
         if name == "RUN" and "apt-get install" in rest:

@@ -41,6 +41,11 @@ OWN: Mapping[str, Mapping[ExitCode, str]] = MappingProxyType(
             ExitCode.INCONCLUSIVE: "not finished: the same command again finishes it",
             ExitCode.REFUSED: "the clearance does not hold, or another holds the alias",
         },
+        "rollback": {
+            ExitCode.PASS: "the alias points to the version before, and the record says so",
+            ExitCode.INCONCLUSIVE: "not finished: the same command again finishes it",
+            ExitCode.REFUSED: "the clearance does not hold, or another holds the alias",
+        },
         "golden": _READS_BYTES,
         "golden verify": {
             ExitCode.PASS: "the shards are what the manifest says",

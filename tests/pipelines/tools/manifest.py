@@ -63,5 +63,5 @@ def find_faults(document: dict[str, Any]) -> Iterator[str]:
 
 if __name__ == "__main__":
     found = list(find_faults(yaml.safe_load(Path(sys.argv[1]).read_text(encoding="utf-8"))))
-    print("\n".join(found))
+    sys.stdout.write("".join(f"{fault}\n" for fault in found))
     sys.exit(1 if found else 0)
