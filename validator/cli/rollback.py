@@ -64,7 +64,8 @@ def rollback(
     \b
     Examples:
       validator rollback models:/alexnet --alias champion --key gate.key.pub
-      validator rollback models:/alexnet --alias champion --to 1 --key gate.key.pub
+      validator rollback models:/alexnet --alias champion --to 1 \\
+        --key gate.key.pub
       validator rollback models:/alexnet --alias champion \\
         --without-clearance "3 answers nonsense, 2 was never checked"
     """  # noqa: D301 -- click reads \b as "keep these lines"
