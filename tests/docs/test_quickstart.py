@@ -66,6 +66,7 @@ def test_the_quickstart_does_what_it_says(tmp_path: Path) -> None:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "VALIDATOR_NO_CACHE": "1",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     with serving(start, tmp_path, env, address):

@@ -91,6 +91,7 @@ class World:
             "PYTHONPATH": str(ROOT),
             "MLFLOW_TRACKING_URI": f"sqlite:///{self.folder / 'mlflow.db'}",
             "MLFLOW_DISABLE_TELEMETRY": "true",
+            "VALIDATOR_NO_CACHE": "1",
             **more,
         }
 

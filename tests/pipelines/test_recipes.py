@@ -260,8 +260,7 @@ def release(replay: Replay, recording: Path, folder: Path, alias: str, trial: st
     return run([RELEASE, HEALTHY, alias], cwd=folder, env=env)
 
 
-def test_release_promotes_tries_and_takes_back(replay: Replay, recorded: Callable[[str], Path], tmp_path: Path) -> None:
-    """A first release has nobody to go back to; so the alias is gone after a trial that failed, and 1 says why."""
+def test_release_promotes_and_tries(replay: Replay, recorded: Callable[[str], Path], tmp_path: Path) -> None:
     world = replay.world
     trial = f"printf '%s\\n' \"$PROMOTED_URI\" > {shlex.quote(str(tmp_path / 'tried'))}"
     ended = release(replay, recorded(HEALTHY), tmp_path, "released", trial)
@@ -289,3 +288,26 @@ def test_release_stops_where_the_folder_holds_a_forged_pass(
     ended = release(replay, forged, tmp_path, "forged", "true")
     assert ended.returncode == ExitCode.REFUSED, ended.stderr
     assert holder(replay.world, "forged") == "none"
+
+
+def test_release_says_so_when_it_cannot_take_a_version_back(
+    replay: Replay, recorded: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The version before was never cleared, so the rollback is refused, loudly: 1 would say that the alias is back."""
+    world = replay.world
+    move = "import mlflow; mlflow.MlflowClient().set_registered_model_alias('net', 'tried', '2')"
+    ended = run(["python3", "-W", "ignore", "-c", move], cwd=world.folder, env=world.environment())
+    assert ended.returncode == 0, ended.stderr
+    ended = release(replay, recorded(HEALTHY), tmp_path, "tried", "false")
+    assert "the trial failed; tried goes back to its previous holder" in ended.stderr
+    assert ended.returncode == ExitCode.REFUSED, ended.stderr
+    assert holder(world, "tried") == "1"
+
+
+def test_release_ends_with_1_when_the_alias_is_back(recipe: Recipe) -> None:
+    keys = {"SIGN_KEY": "gate.key", "PUBLIC_KEY": "gate.key.pub", "SMOKE_TEST": "false"}
+    (recipe.folder / "gate.key").write_text("a key\n", encoding="utf-8")
+    code = recipe.run(0, pinned("pass"), "models:/alexnet/3", "champion", script=RELEASE, **keys)
+    assert code == ExitCode.FAIL
+    expected = ["rollback", "--alias", "champion", "--key", "gate.key.pub", "--", "models:/alexnet"]
+    assert recipe.arguments() == expected
