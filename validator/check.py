@@ -4,7 +4,7 @@ Writing and annotating are separate steps after judging, in that order: a failed
 """
 
 import secrets
-import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from validator.backends.catalog import find_backend
 from validator.cache.reuse import Reuse, open_reuse
 from validator.cache.store import CachePlace
 from validator.clearance import CLEARANCE_NAME, make_clearance
+from validator.disk import copy_whole, remove, sweep_drafts
 from validator.errors import AnnotationFailed, IntegrityError, ReportFailed, UsageError
 from validator.inputs import open_inputs, verify_unchanged
 from validator.judge import Verdict, judge
@@ -98,7 +99,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
     Raises:
         ValidatorError: the gate could not do its work; no verdict is written then.
     """
-    started = datetime.now(UTC)
+    started, began_s = datetime.now(UTC), time.monotonic()
     made_by = Reused(check_id=secrets.token_hex(8), created_utc=started.strftime("%Y-%m-%dT%H:%M:%SZ"))
     source = find_policy(request.policy, ref=request.policy_ref, open_registry=lambda: registry)
     policy = source.policy
@@ -146,7 +147,8 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         info = RunInfo(
             check_id=made_by.check_id,
             created_utc=made_by.created_utc,
-            duration_s=round((datetime.now(UTC) - started).total_seconds(), 3),
+            # Not by the clock of the wall, which may be set back meanwhile.
+            duration_s=round(time.monotonic() - began_s, 3),
             command=request.command,
             policy_origin=source.origin,
             sandbox=describe_sandbox(sandbox, policy, executor.confined),
@@ -211,13 +213,16 @@ def open_cache(
 def discard_old_verdict(output: Path) -> None:
     """Remove an earlier check's files: if this check ends without, the old ones must not be taken for its result.
 
+    The clearance goes first and the verdict next, so that neither ever stands without what it speaks about.
+
     Raises:
         ReportFailed: it cannot be removed.
     """
     try:
         exported = (f"{ONNX_FOLDER}/{name}" for name in EXPORTED_NAMES)
         for name in (CLEARANCE_NAME, VERDICT_NAME, SAMPLES_NAME, PREVIEWS_NAME, *RENDERED, *exported):
-            (output / name).unlink(missing_ok=True)
+            remove(output / name)
+            sweep_drafts((output / name).parent, [Path(name).name])
     except OSError as error:
         raise ReportFailed(
             f"{output} cannot be used: {error.strerror}", hint="name another folder with --output"
@@ -277,14 +282,8 @@ def copy_files(source: Path, target: Path) -> None:
         ReportFailed: the target cannot be written.
     """
     try:
-        target.mkdir(parents=True, exist_ok=True)
         for path in sorted(source.iterdir()):
-            draft = target / f".{path.name}.{secrets.token_hex(4)}.draft"
-            try:
-                shutil.copyfile(path, draft)
-                draft.replace(target / path.name)
-            finally:
-                draft.unlink(missing_ok=True)
+            copy_whole(path, target / path.name)
     except OSError as error:
         raise ReportFailed(f"{target} cannot be written: {error.strerror}", hint="name another --output") from error
 

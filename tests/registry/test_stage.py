@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.registry.conftest import MlflowWorld, write_files
+from validator.disk import remove_tree
 from validator.errors import CouldNotRun, IntegrityError, UriError
 from validator.manifest import measure_folder
-from validator.registry.stage import discard_folder, is_registered_meta
+from validator.registry.stage import is_registered_meta
 from validator.subject import find_program, parse_model_uri
 
 FILES = {"MLmodel": b"flavors: {}\n", "data/model.pt2": b"\x00weights"}
@@ -127,7 +128,7 @@ def test_names_that_clash_on_some_file_systems_are_refused(embedded, name, tmp_p
 
 def test_a_staged_folder_can_be_discarded(embedded, name, tmp_path):
     embedded.register(name, FILES)
-    discard_folder(stage(embedded, f"models:/{name}/1", tmp_path / "stage").folder)
+    remove_tree(stage(embedded, f"models:/{name}/1", tmp_path / "stage").folder)
     assert not (tmp_path / "stage").exists()
 
 

@@ -45,7 +45,7 @@ def test_a_failing_disk_leaves_the_old_document_and_nothing_half_written(
     def fail(_handle: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("validator.report.write.os.fsync", fail)
+    monkeypatch.setattr("validator.disk.os.fsync", fail)
     with pytest.raises(ReportFailed, match=reason) as caught:
         write_text("new", path)
     assert str(path) in caught.value.message

@@ -18,6 +18,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
+from validator.disk import write_new
 from validator.errors import KeyFileError
 
 PASSPHRASE = "VALIDATOR_KEY_PASSPHRASE"  # noqa: S105 - the name of a variable
@@ -180,9 +181,15 @@ def load_public_key(path: Path) -> PublicKey:
 def create_key_files(path: Path, kind: KeyType, environment: Mapping[str, str] = os.environ) -> PublicKey:
     """Write a new private key, and its public half beside it as `.pub`. Both or none.
 
+    Where an earlier call was killed between the two, its key gets its public half.
+
     Raises:
         KeyFileError: one of them exists, or cannot be written.
     """
+    public_path = path.with_name(path.name + PUBLIC_SUFFIX)
+    if (begun := _find_begun(path, public_path, kind, environment)) is not None:
+        _write_new(public_path, begun.pem, mode=0o644)
+        return begun
     signer = generate_key(kind)
     public = public_key_of(signer)
     passphrase = read_passphrase(environment)
@@ -192,11 +199,22 @@ def create_key_files(path: Path, kind: KeyType, environment: Mapping[str, str] =
     private = signer.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, protection)
     _write_new(path, private, mode=0o600)
     try:
-        _write_new(path.with_name(path.name + PUBLIC_SUFFIX), public.pem, mode=0o644)
+        _write_new(public_path, public.pem, mode=0o644)
     except KeyFileError:
         path.unlink()
         raise
     return public
+
+
+def _find_begun(path: Path, public: Path, kind: KeyType, environment: Mapping[str, str]) -> PublicKey | None:
+    """Return the public half of a private key of this kind that has none beside it."""
+    if not path.is_file() or public.exists():
+        return None
+    with contextlib.suppress(KeyFileError):
+        signer = load_signer(path, environment)
+        if isinstance(signer, Ed25519Signer) is (kind is KeyType.ED25519):
+            return public_key_of(signer)
+    return None
 
 
 def read_passphrase(environment: Mapping[str, str]) -> bytes | None:
@@ -249,19 +267,10 @@ def _write_new(path: Path, data: bytes, *, mode: int) -> None:
         KeyFileError: it exists, or cannot be written; nothing half-written stays.
     """
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        write_new(path, data, mode=mode)
     except FileExistsError as error:
         raise KeyFileError(f"{path} exists", hint="keys are not overwritten: name another file") from error
     except OSError as error:
-        raise KeyFileError(f"{path} cannot be written: {_reason(error)}") from error
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(handle)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            path.unlink()
         raise KeyFileError(f"{path} cannot be written: {_reason(error)}") from error
 
 

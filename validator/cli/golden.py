@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -211,8 +210,10 @@ def local_copy(path: str, tracking_uri: str | None) -> "Iterator[str]":
     if ":/" not in path:
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="validator-") as scratch:
-        yield str(_open_registry(tracking_uri).fetch(path, Path(scratch) / "fetched"))
+    from validator.scratch import scratch_folder
+
+    with scratch_folder() as scratch:
+        yield str(_open_registry(tracking_uri).fetch(path, scratch / "fetched"))
 
 
 def _open_registry(tracking_uri: str | None) -> "MlflowRegistry":

@@ -1,15 +1,14 @@
 """Putting a folder in its place on disk: built beside it, flushed, renamed."""
 
-import os
-import secrets
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-from validator.errors import GoldenError
+from validator.disk import FULL, bring_back, draft_of, force_to_disk, held_folder, move_folder, sweep_drafts
+from validator.errors import CouldNotRun, GoldenError
+from validator.faults import crash_point
 from validator.golden.format import MANIFEST_NAME, POLICY_NAME, SHARD_SUFFIX
 
 FILE_MODE = 0o644
@@ -17,7 +16,12 @@ FILE_MODE = 0o644
 
 
 def check_place(folder: Path, *, replace: bool) -> None:
-    """Only a golden dataset is ever replaced: a slip of the hand must not delete a home folder."""
+    """Only a golden dataset is ever replaced: a slip of the hand must not delete a home folder.
+
+    One that a killed process moved aside is put back first.
+    """
+    with naming_errors(folder):
+        bring_back(folder)
     if not folder.exists() and not folder.is_symlink():
         return
     if not replace:
@@ -40,13 +44,18 @@ def _is_ours(path: Path) -> bool:
 @contextmanager
 def draft_beside(folder: Path) -> Iterator[Path]:
     """Give an empty folder beside the place, on the same file system, and remove it unless it was moved."""
-    draft = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.draft"
-    with naming_errors(folder):
+
+    def make() -> Path:
+        draft = draft_of(folder)
         draft.mkdir(parents=True)
-    try:
+        return draft
+
+    with ExitStack() as stack:
+        with naming_errors(folder):
+            crash_point(f"make a draft of {folder.name}")
+            sweep_drafts(folder.parent, [folder.name])
+            draft = stack.enter_context(held_folder(make))
         yield draft
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def flush(folder: Path) -> None:
@@ -54,38 +63,27 @@ def flush(folder: Path) -> None:
     for path in [*folder.iterdir(), folder]:
         if path.is_file():
             path.chmod(FILE_MODE)
-        _fsync(path)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        force_to_disk(path)
 
 
 def move_into_place(draft: Path, folder: Path) -> None:
-    """Rename the draft into place; a dataset that is there steps aside first and returns if that fails."""
-    if not folder.exists():
-        draft.rename(folder)
-    else:
-        aside = draft.with_suffix(".old")
-        folder.rename(aside)
-        try:
-            draft.rename(folder)
-        except OSError:
-            aside.rename(folder)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
-    _fsync(folder.parent)
+    """Rename the draft into place; a dataset that is there changes places with it at once, and goes with the draft."""
+    move_folder(draft, folder)
 
 
 @contextmanager
 def naming_errors(folder: Path) -> Iterator[None]:
-    """Turn a failure of the disk into a GoldenError that says which folder it was."""
+    """Turn a failure of the disk into an error that says which folder it was.
+
+    Raises:
+        GoldenError: it cannot be written.
+        CouldNotRun: the disk is full.
+    """
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise GoldenError(f"{folder} cannot be written: {reason}") from error
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        message = f"{folder} cannot be written: {reason}"
+        if getattr(error, "errno", None) in FULL or "no space left" in reason:
+            raise CouldNotRun(message, hint="free some space, or name another folder") from error
+        raise GoldenError(message) from error

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from validator.errors import GoldenError
+from validator.faults import crash_point
 from validator.golden.dataset import GoldenDataset, open_golden
 from validator.golden.format import (
     LABELS_NAME,
@@ -75,6 +76,7 @@ def write_golden(
             shards.add(sample)
         manifest = shards.close(name=name, source=source, outputs=outputs)
         with naming_errors(folder):
+            crash_point(f"write {MANIFEST_NAME} of the draft")
             (draft / MANIFEST_NAME).write_text(manifest.canonical_text() + "\n", encoding="ascii")
             if (folder / POLICY_NAME).is_file():
                 shutil.copyfile(folder / POLICY_NAME, draft / POLICY_NAME)
@@ -183,6 +185,7 @@ class _ShardWriter:
         if self.has_labels:
             arrays[LABELS_NAME] = np.array([row.label for row in group.rows], dtype=np.int64)
         with naming_errors(self.folder.parent):
+            crash_point(f"write {name} of the draft")
             _save(self.folder / name, arrays, wide={n for n, d in self.dtypes.items() if d == "bfloat16"})
         group.shards.append((name, [row.id for row in group.rows]))
         group.rows, group.size_bytes = [], 0

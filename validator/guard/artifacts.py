@@ -2,13 +2,13 @@
 
 import os
 import posixpath
-import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from validator.errors import GuardRefused, IntegrityError
+from validator.errors import CouldNotRun, GuardRefused, IntegrityError
 from validator.manifest import measure_folder
 from validator.registry.stage import REGISTERED_META, is_registered_meta
+from validator.scratch import scratch_folder
 
 DESTINATION_VARIABLE = "_MLFLOW_SERVER_ARTIFACT_DESTINATION"
 """Set by `mlflow server` for its own processes: `--artifacts-destination`."""
@@ -27,10 +27,10 @@ def measure_location(location: str) -> str:
     try:
         if parts.scheme in ("", "file"):
             return _measure(Path(unquote(parts.path)))
-        with tempfile.TemporaryDirectory(prefix="validator-guard-") as scratch:
-            return _measure(_download(uri, scratch))
-    except (OSError, IntegrityError) as error:
-        reason = error.message if isinstance(error, IntegrityError) else (error.strerror or str(error)).lower()
+        with scratch_folder() as scratch:
+            return _measure(_download(uri, str(scratch)))
+    except (OSError, IntegrityError, CouldNotRun) as error:
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else error.message
         raise GuardRefused(
             f"the bytes at {location} cannot be hashed: {reason}", hint="restore them, or register the version again"
         ) from error

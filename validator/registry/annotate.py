@@ -69,7 +69,7 @@ def write_annotation(connection: Connection, annotation: Annotation) -> Annotati
             block = link_report(annotation.description_block, _run_uri(connection, run))
             tags = _annotate_target(writing, target, tags, block)
         if run.info.status != "FINISHED":
-            with connection.doing("closing the run"):
+            with connection.writing("closing the run"):
                 connection.client.set_terminated(run_id, "FINISHED")
     return AnnotationReceipt(
         run_id=run_id, run_uri=_run_uri(connection, run), version_tags=tags, warnings=tuple(writing.warnings)
@@ -103,7 +103,7 @@ def _find_or_create_run(writing: _Writing) -> "Run":
     client = writing.connection.client
     experiment_id = ensure_experiment(writing.connection)
     if not (runs := _find_runs(writing, experiment_id)):
-        with writing.connection.doing("creating the run"):
+        with writing.connection.writing("creating the run"):
             client.create_run(
                 experiment_id,
                 tags={CHECK_TAG: writing.annotation.check_id},
@@ -113,7 +113,7 @@ def _find_or_create_run(writing: _Writing) -> "Run":
     if not runs:
         raise AnnotationFailed("the run was created and is not found again", hint=AGAIN)
     for twin in runs[1:]:
-        with writing.connection.doing("deleting a second run of this check"):
+        with writing.connection.writing("deleting a second run of this check"):
             client.delete_run(twin.info.run_id)
     return runs[0]
 
@@ -132,12 +132,13 @@ def _log_numbers(writing: _Writing, run: "Run") -> None:
     client, annotation = writing.connection.client, writing.annotation
     params = [Param(key, value) for key, value in sorted(annotation.params.items())]
     metrics = _metrics(writing, run.info.start_time)
-    with writing.connection.doing("writing parameters and metrics"):
-        if annotation.dataset is not None:
-            name, digest = annotation.dataset
-            dataset = Dataset(name=name, digest=short_digest(digest), source_type="validator", source="{}")
-            tags = [InputTag(key="mlflow.data.context", value="golden")]
+    if annotation.dataset is not None:
+        name, digest = annotation.dataset
+        dataset = Dataset(name=name, digest=short_digest(digest), source_type="validator", source="{}")
+        tags = [InputTag(key="mlflow.data.context", value="golden")]
+        with writing.connection.writing("naming the golden dataset"):
             client.log_inputs(run.info.run_id, datasets=[DatasetInput(dataset=dataset, tags=tags)])
+    with writing.connection.writing("writing parameters and metrics"):
         client.log_batch(run.info.run_id, metrics=metrics, params=params, synchronous=True)
 
 
@@ -194,7 +195,7 @@ def _tag_run(writing: _Writing, run_id: str) -> None:
     from mlflow.entities import RunTag
 
     tags = [RunTag(key, value) for key, value in _run_tags(writing.annotation).items()]
-    with writing.connection.doing("tagging the run"):
+    with writing.connection.writing("tagging the run"):
         writing.connection.client.log_batch(run_id, tags=tags, synchronous=True)
 
 
@@ -205,14 +206,15 @@ def _tag_training_run(writing: _Writing, run_id: str) -> None:
     training_run = writing.annotation.subject.run_id
     if training_run is None:
         return
-    with writing.connection.doing("tagging the training run"):
-        try:
-            writing.connection.client.set_tag(training_run, RUN_TAG, run_id)
-            writing.connection.client.set_tag(training_run, VERDICT_TAG, writing.annotation.verdict)
-        except MlflowException as error:
-            if error.error_code not in MISSING | {"PERMISSION_DENIED", "INVALID_PARAMETER_VALUE"}:
-                raise
-            writing.warnings.append(f"training run {training_run} was not tagged: {error.error_code}")
+    for key, value in ((RUN_TAG, run_id), (VERDICT_TAG, writing.annotation.verdict)):
+        with writing.connection.writing("tagging the training run"):
+            try:
+                writing.connection.client.set_tag(training_run, key, value)
+            except MlflowException as error:
+                if error.error_code not in MISSING | {"PERMISSION_DENIED", "INVALID_PARAMETER_VALUE"}:
+                    raise
+                writing.warnings.append(f"training run {training_run} was not tagged: {error.error_code}")
+                return
 
 
 # --- The version or the logged model --------------------------------------------------------------------------

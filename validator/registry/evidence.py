@@ -1,12 +1,12 @@
 """Uploading a run's artifacts, and looking whether they arrived."""
 
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from validator.manifest import walk_files
 from validator.registry.connection import Connection
+from validator.scratch import scratch_folder
 
 
 def upload_artifacts(connection: Connection, run_id: str, artifacts: Mapping[str, Path]) -> None:
@@ -18,7 +18,7 @@ def upload_artifacts(connection: Connection, run_id: str, artifacts: Mapping[str
     """
     client = connection.client
     for path, local in artifacts.items():
-        with connection.doing(f"uploading {path}"):
+        with connection.writing(f"uploading {path}"):
             if local.is_dir():
                 walk_files(local)
                 client.log_artifacts(run_id, str(local), path)
@@ -48,7 +48,7 @@ def _upload_file(connection: Connection, run_id: str, local: Path, path: PurePos
     if local.name == path.name:
         connection.client.log_artifact(run_id, str(local), parent)
         return
-    with tempfile.TemporaryDirectory(prefix="validator-upload-") as folder:
-        copy = Path(folder) / path.name
+    with scratch_folder() as folder:
+        copy = folder / path.name
         shutil.copyfile(local, copy)
         connection.client.log_artifact(run_id, str(copy), parent)

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validator.errors import CouldNotRun
+from validator.errors import CouldNotRun, GuardRefused, ValidatorError
 from validator.manifest import measure_folder
 from validator.registry.connection import Connection, database_path
 from validator.registry.interface import DIGEST_TAG, PublishedVersion
@@ -32,17 +32,27 @@ def publish_folder(
         model = upload_folder(connection, name, folder, model_type=model_type)
         version = create_version(connection, name, model.model_id, {**tags, DIGEST_TAG: digest})
     number = int(version.version)
-    with connection.doing(f"pointing alias {alias} of {name} to version {number}"):
+    with connection.writing(f"pointing alias {alias} of {name} to version {number}"):
         connection.client.set_registered_model_alias(name, alias, str(number))
     return PublishedVersion(name=name, version=number, digest=digest, created=is_new)
 
 
 def ensure_model(connection: Connection, name: str) -> None:
     """Make a registered model unless it exists."""
+    from mlflow.exceptions import MlflowException
+
     client = connection.client
-    if connection.look_up(f"looking for {name}", lambda: client.get_registered_model(name)) is None:
-        with connection.doing(f"registering {name}"):
-            client.create_registered_model(name)
+
+    def is_there() -> bool:
+        return connection.look_up(f"looking for {name}", lambda: client.get_registered_model(name)) is not None
+
+    if not is_there():
+        with connection.writing(f"registering {name}"):
+            try:
+                client.create_registered_model(name)
+            except MlflowException:
+                if not is_there():  # made by somebody else just now, or by a request that was sent twice
+                    raise
 
 
 def upload_folder(
@@ -60,16 +70,19 @@ def upload_folder(
     experiment_id = ensure_experiment(connection, experiment)
     # Logged model names allow neither of the first five, registered ones neither of the first two.
     logged_name = re.sub(r"[/:.%\"']", "-", name)
-    with connection.doing(f"uploading {folder} as {name}"):
+    with connection.writing(f"making a logged model for {name}"):
         model = client.create_logged_model(
             experiment_id, name=logged_name, model_type=model_type, tags=dict(tags or {}), source_run_id=run_id
         )
-        is_uploaded = False
-        try:
+    try:
+        with connection.writing(f"uploading {folder} as {name}"):
             client.log_model_artifacts(model.model_id, str(folder))
-            is_uploaded = True
-        finally:
-            client.finalize_logged_model(model.model_id, "READY" if is_uploaded else "FAILED")
+    except ValidatorError:
+        with suppress(ValidatorError), connection.writing(f"saying that the upload of {name} failed"):
+            client.finalize_logged_model(model.model_id, "FAILED")
+        raise
+    with connection.writing(f"saying that {name} is uploaded"):
+        client.finalize_logged_model(model.model_id, "READY")
     return model
 
 
@@ -84,7 +97,8 @@ def ensure_experiment(connection: Connection, name: str = EXPERIMENT) -> str:
     client = connection.client
     with connection.doing(f"looking for experiment {name}"):
         found = client.get_experiment_by_name(name)
-        if found is None:
+    if found is None:
+        with connection.writing(f"making the experiment {name}"):
             try:
                 return str(
                     client.create_experiment(
@@ -123,10 +137,10 @@ def _newest_with(connection: Connection, name: str, digest: str) -> "ModelVersio
 def create_version(
     connection: Connection, name: str, model_id: str, tags: Mapping[str, str], *, description: str | None = None
 ) -> "ModelVersion":
-    """Make a version of a registered model out of a logged one."""
+    """Make a version of a registered model out of a logged one: one, also where MLflow sends its request twice."""
     source = f"models:/{model_id}"
     with connection.writing(f"creating a version of {name}"), _global_uri(connection):
-        return connection.client.create_model_version(
+        made = connection.client.create_model_version(
             name,
             source,
             tags=dict(tags),
@@ -134,6 +148,12 @@ def create_version(
             model_id=model_id,
             await_creation_for=READY_WITHIN_S,
         )
+    twins = [version for version in list_versions(connection, name) if version.source == source]
+    for twin in twins[1:]:
+        # A guard lets nobody delete a protected model's versions. A twin of the same bytes does no harm there.
+        with suppress(GuardRefused), connection.writing(f"deleting a second version of {name} with the same bytes"):
+            connection.client.delete_model_version(name, twin.version)
+    return twins[0] if twins else made
 
 
 @contextmanager

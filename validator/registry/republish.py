@@ -75,9 +75,8 @@ def _ensure_run(connection: Connection, republication: Republication, experiment
     artifacts = _artifacts(republication)
     missing = missing_artifacts(connection, run_id, artifacts)
     if missing:
-        with connection.writing("uploading the clearance"):
-            upload_artifacts(connection, run_id, artifacts)
-        with connection.doing("closing the run of this clearance"):
+        upload_artifacts(connection, run_id, artifacts)
+        with connection.writing("closing the run of this clearance"):
             client.set_terminated(run_id, "FINISHED")
     return run_id
 

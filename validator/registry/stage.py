@@ -7,13 +7,13 @@ store, and its bytes depend on the form of the URI.
 
 import posixpath
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from validator.disk import remove_tree
 from validator.errors import CouldNotRun, IntegrityError, UriError, ValidatorError
 from validator.manifest import measure_folder
 from validator.registry.connection import Connection
@@ -153,16 +153,6 @@ def freeze_folder(folder: Path) -> None:
     folder.chmod(0o555)
 
 
-def discard_folder(folder: Path) -> None:
-    """Delete a staged folder, which is read-only."""
-    if folder.is_dir():
-        folder.chmod(0o700)
-        for path in folder.rglob("*"):
-            if path.is_dir() and not path.is_symlink():
-                path.chmod(0o700)
-        shutil.rmtree(folder)
-
-
 @contextmanager
 def _filling(folder: Path) -> Iterator[None]:
     """Make a private, empty folder; leave nothing of it behind if filling it fails.
@@ -185,4 +175,4 @@ def _filling(folder: Path) -> Iterator[None]:
         is_done = True
     finally:
         if not is_done:
-            discard_folder(folder)
+            remove_tree(folder)

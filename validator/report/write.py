@@ -1,10 +1,8 @@
 """Putting the evidence on disk: whole or not at all."""
 
-import contextlib
-import os
-import secrets
 from pathlib import Path
 
+from validator.disk import write_whole
 from validator.errors import ReportFailed
 from validator.report.model import VerdictDocument
 
@@ -29,32 +27,11 @@ def write_bytes(content: bytes, path: Path) -> Path:
     Raises:
         ReportFailed: it could not be written.
     """
-    # In the same folder, because a rename is only atomic within one file system.
-    draft = path.parent / f".{path.name}.{secrets.token_hex(4)}.draft"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError(None, "it is a folder")
-        with draft.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-        _flush_folder(path.parent)
+        write_whole(path, content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
         reason = (error.strerror or str(error)).lower()
         raise ReportFailed(
             f"{path} cannot be written: {reason}", hint="name a folder that can be written to with --output"
         ) from error
     return path
-
-
-def _flush_folder(folder: Path) -> None:
-    """Force the new name to disk: without it a power cut could bring the old file back."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
