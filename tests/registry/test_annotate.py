@@ -227,6 +227,26 @@ def test_a_second_run_of_the_same_check_is_deleted(embedded, name, tmp_path):
     assert embedded.count_runs(annotation.check_id) == 1
 
 
+def test_the_run_of_a_check_that_was_killed_is_closed_by_the_next(embedded, name, tmp_path, monkeypatch):
+    embedded.register(name, FILES)
+    subject = resolve(embedded, f"models:/{name}/1")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_arguments):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("validator.registry.annotate.upload_artifacts", kill)
+        with pytest.raises(Killed):
+            embedded.registry.annotate(make_annotation(subject, tmp_path, check_id="killed"))
+    assert [run.info.status for run in embedded.find_runs("killed")] == ["RUNNING"]
+    embedded.registry.annotate(make_annotation(subject, tmp_path, check_id="next"))
+    assert [run.info.status for run in embedded.find_runs("killed")] == ["KILLED"]
+    assert [run.info.status for run in embedded.find_runs("next")] == ["FINISHED"]
+
+
 def test_a_deleted_experiment_is_said_with_the_way_back(embedded, name, tmp_path):
     embedded.register(name, FILES)
     annotation = make_annotation(resolve(embedded, f"models:/{name}/1"), tmp_path)

@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from validator.disk import write_new
+from validator.disk import sweep_drafts, write_new
 from validator.errors import KeyFileError
 
 PASSPHRASE = "VALIDATOR_KEY_PASSPHRASE"  # noqa: S105 - the name of a variable
@@ -187,6 +187,7 @@ def create_key_files(path: Path, kind: KeyType, environment: Mapping[str, str] =
         KeyFileError: one of them exists, or cannot be written.
     """
     public_path = path.with_name(path.name + PUBLIC_SUFFIX)
+    sweep_drafts(path.parent, [path.name, public_path.name])
     if (begun := _find_begun(path, public_path, kind, environment)) is not None:
         _write_new(public_path, begun.pem, mode=0o644)
         return begun

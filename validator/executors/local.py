@@ -14,6 +14,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self, assert_never
 
+from validator.disk import FULL
+from validator.errors import CouldNotRun
 from validator.executors.schedule import Schedule, Seat
 from validator.sandbox.choice import UNCONFINED, Sandbox
 from validator.sandbox.confinement import Confinement
@@ -148,11 +150,18 @@ class LocalExecutor:
 
         Raises:
             OSError: no worker can be started, or its folder cannot be written.
+            CouldNotRun: the disk is full.
         """
         while self._outstanding:
             match self._messages.get():
                 case JobEvent() as event:
                     self._on_event(event)
+                case _Failed(error=OSError() as error) if error.errno in FULL:
+                    # Without a name of a file, it would be told as a standard output that is full.
+                    raise CouldNotRun(
+                        f"what the workers answer cannot be kept: {(error.strerror or str(error)).lower()}",
+                        hint="free some space, or set TMPDIR to a place with more: all outputs go there",
+                    ) from error
                 case _Failed(error=error):
                     raise error
                 case outcome:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 from validator.errors import AnnotationFailed, GuardRefused, ValidatorError
 from validator.registry.connection import MISSING, Connection, strip_credentials
 from validator.registry.evidence import missing_artifacts, upload_artifacts
-from validator.registry.interface import CHECK_TAG, CLEARANCE_TAG, RUN_TAG, VERDICT_TAG, Annotation, AnnotationReceipt
+from validator.registry.interface import (
+    CHECK_TAG,
+    CLEARANCE_TAG,
+    RUN_TAG,
+    SUBJECT_TAG,
+    VERDICT_TAG,
+    Annotation,
+    AnnotationReceipt,
+)
 from validator.registry.publish import ensure_experiment
 from validator.registry.targets import TagTarget, find_target, write_description
 
@@ -71,6 +79,7 @@ def write_annotation(connection: Connection, annotation: Annotation) -> Annotati
         if run.info.status != "FINISHED":
             with connection.writing("closing the run"):
                 connection.client.set_terminated(run_id, "FINISHED")
+        _close_killed(writing, run)
     return AnnotationReceipt(
         run_id=run_id, run_uri=_run_uri(connection, run), version_tags=tags, warnings=tuple(writing.warnings)
     )
@@ -106,7 +115,7 @@ def _find_or_create_run(writing: _Writing) -> "Run":
         with writing.connection.writing("creating the run"):
             client.create_run(
                 experiment_id,
-                tags={CHECK_TAG: writing.annotation.check_id},
+                tags={CHECK_TAG: writing.annotation.check_id, SUBJECT_TAG: _subject_of(writing.annotation)},
                 run_name=writing.annotation.run_name[:RUN_NAME_LIMIT],
             )
         runs = _find_runs(writing, experiment_id)
@@ -124,6 +133,29 @@ def _find_runs(writing: _Writing, experiment_id: str) -> "list[Run]":
             [experiment_id], f"tags.`{CHECK_TAG}` = '{writing.annotation.check_id}'"
         )
     return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
+
+
+def _close_killed(writing: _Writing, own: "Run") -> None:
+    """Close the runs of earlier checks of this subject that never came to their end.
+
+    A check that is still at it closes its run itself, after this.
+    """
+    client, subject = writing.connection.client, _subject_of(writing.annotation)
+    with writing.connection.doing("looking for runs of checks that were killed"):
+        found = client.search_runs(
+            [own.info.experiment_id], f"tags.`{SUBJECT_TAG}` = '{subject}' and attributes.status = 'RUNNING'"
+        )
+    for run in found:
+        if run.info.run_id != own.info.run_id:
+            with writing.connection.writing("closing the run of a check that was killed"):
+                client.set_terminated(run.info.run_id, "KILLED")
+
+
+def _subject_of(annotation: Annotation) -> str:
+    """Name what was checked; a version that was made again under the same number is another subject."""
+    subject = annotation.subject
+    text = f"{subject.pinned_uri} {subject.creation_timestamp_ms or ''}".strip()
+    return text.replace("'", "")
 
 
 def _log_numbers(writing: _Writing, run: "Run") -> None:

@@ -2,10 +2,13 @@
 
 import http.client
 import logging
+import math
 import os
 import re
+import signal
 import sqlite3
 import ssl
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +16,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from validator.errors import CouldNotRun, GuardRefused, RegistryUnreachable, RegistryUnset, UriError, ValidatorError
@@ -37,6 +41,8 @@ ENVIRONMENT = {
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
 }
 USER_MAY_SET = frozenset({"MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_LOGGING_LEVEL"})
+DEADLINE_S = 45.0
+"""Of a call that moves no files. MLflow's own timeout is between two bytes: a server that drips them never meets it."""
 PROBE_TIMEOUT_S = 5.0
 PROBE_PAUSE_S = 1.0
 
@@ -102,13 +108,25 @@ class Connection:
             probe_uri(uri)
 
     @contextmanager
-    def doing(self, what: str) -> Iterator[None]:
-        """Map whatever MLflow and the libraries below it raise; `what` reads as "while ..."."""
+    def doing(self, what: str, *, limit_s: float | None = None) -> Iterator[None]:
+        """Map whatever MLflow and the libraries below it raise; `what` reads as "while ...".
+
+        Args:
+            what: is done.
+            limit_s: how long it may take over HTTP; None: `DEADLINE_S`. Infinity where files are moved.
+        """
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
+        is_remote = self.registry_uri.startswith("http") or self.tracking_uri.startswith("http")
         try:
-            yield
+            with _deadline((DEADLINE_S if limit_s is None else limit_s) if is_remote else math.inf):
+                yield
+        except _OutOfTime as error:
+            raise RegistryUnreachable(
+                f"registry {self.shown} did not finish in time while {what}",
+                hint="every step is safe to repeat once the registry is back",
+            ) from error
         except MlflowException as error:
             raise translate(error, self.shown, what) from error
         except (SQLAlchemyError, sqlite3.Error, http.client.HTTPException) as error:
@@ -120,10 +138,10 @@ class Connection:
             raise CouldNotRun(f"{error.strerror or 'failed'} while {what}", hint=_file_of(error)) from error
 
     @contextmanager
-    def writing(self, what: str) -> Iterator[None]:
+    def writing(self, what: str, *, limit_s: float | None = None) -> Iterator[None]:
         """Do what others can see: as `doing`, behind a crash point."""
         crash_point(what)
-        with self.doing(what):
+        with self.doing(what, limit_s=limit_s):
             yield
 
     def look_up(self, what: str, call: Callable[[], T]) -> T | None:
@@ -137,6 +155,34 @@ class Connection:
                 if error.error_code in MISSING:
                     return None
                 raise
+
+
+class _OutOfTime(BaseException):
+    """No Exception, so that no library takes it for a failure of the network and tries again."""
+
+
+@contextmanager
+def _deadline(limit_s: float) -> Iterator[None]:
+    """Raise _OutOfTime when the block takes longer.
+
+    Only the main thread can be interrupted, and the timer is one for the whole process: in other threads, within
+    another deadline, or where somebody else set it, MLflow's own timeouts hold.
+    """
+    is_free = signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    if math.isinf(limit_s) or threading.current_thread() is not threading.main_thread() or not is_free:
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def prepare_environment() -> None:

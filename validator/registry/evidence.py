@@ -1,5 +1,6 @@
 """Uploading a run's artifacts, and looking whether they arrived."""
 
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,7 @@ def upload_artifacts(connection: Connection, run_id: str, artifacts: Mapping[str
     """
     client = connection.client
     for path, local in artifacts.items():
-        with connection.writing(f"uploading {path}"):
+        with connection.writing(f"uploading {path}", limit_s=math.inf):
             if local.is_dir():
                 walk_files(local)
                 client.log_artifacts(run_id, str(local), path)

@@ -16,6 +16,8 @@ from validator.subject import ModelUri, StagedModel, Subject, parse_model_uri
 VERDICT_TAG = "validator.verdict"
 RUN_TAG = "validator.run_id"
 CHECK_TAG = "validator.check_id"
+SUBJECT_TAG = "validator.subject"
+"""On a run: what was checked, so that a later check finds runs that were never closed."""
 DIGEST_TAG = "validator.content_digest"
 CLEARANCE_TAG = "validator.clearance"
 """On a version: the signed clearance itself, for a guard in front of the registry."""

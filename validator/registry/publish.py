@@ -1,5 +1,6 @@
 """A folder becomes a version of a registered model: the home of golden datasets."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -75,7 +76,7 @@ def upload_folder(
             experiment_id, name=logged_name, model_type=model_type, tags=dict(tags or {}), source_run_id=run_id
         )
     try:
-        with connection.writing(f"uploading {folder} as {name}"):
+        with connection.writing(f"uploading {folder} as {name}", limit_s=math.inf):
             client.log_model_artifacts(model.model_id, str(folder))
     except ValidatorError:
         with suppress(ValidatorError), connection.writing(f"saying that the upload of {name} failed"):
@@ -139,7 +140,7 @@ def create_version(
 ) -> "ModelVersion":
     """Make a version of a registered model out of a logged one: one, also where MLflow sends its request twice."""
     source = f"models:/{model_id}"
-    with connection.writing(f"creating a version of {name}"), _global_uri(connection):
+    with connection.writing(f"creating a version of {name}", limit_s=READY_WITHIN_S), _global_uri(connection):
         made = connection.client.create_model_version(
             name,
             source,

@@ -4,6 +4,7 @@ Every step looks first whether it was done: a request that MLflow sent twice, or
 most an upload that no version names. Nothing found here is believed: the caller downloads the version and hashes it.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,7 +100,7 @@ def _ensure_upload(connection: Connection, republication: Republication, experim
     )
     if ready:
         return str(ready[0].model_id)
-    with connection.writing(f"uploading the bytes of {republication.origin}"):
+    with connection.writing(f"uploading the bytes of {republication.origin}", limit_s=math.inf):
         model = upload_folder(
             connection,
             republication.name,

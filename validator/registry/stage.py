@@ -5,6 +5,7 @@ Downloads go through the artifact repository of the URI that MLflow fixed when t
 store, and its bytes depend on the form of the URI.
 """
 
+import math
 import posixpath
 import re
 from collections.abc import Callable, Iterator
@@ -102,7 +103,7 @@ def download(connection: Connection, root: str, inside: str, folder: Path, *, wh
             root, tracking_uri=connection.tracking_uri, registry_uri=connection.registry_uri
         )
     try:
-        with connection.doing(what):
+        with connection.doing(what, limit_s=math.inf):
             found: str = repository.download_artifacts(inside, str(folder.absolute()))  # type: ignore[no-untyped-call]
             return Path(found)
     except ValidatorError as error:
