@@ -235,3 +235,43 @@ def test_a_missing_artifact_leaves_no_verdict(world, name, tmp_path):
         world.registry.annotate(annotation)
     assert "validator.verdict" not in world.tags(name, 1)
     assert not world.description(name, 1)
+
+
+# --- aliases ----------------------------------------------------------------------------------------------------
+
+
+def test_an_alias_moves_is_read_back_and_taken_away(world, name):
+    first, second = world.register(name, FILES), world.register(name, FILES)
+    assert world.registry.read_model(name).aliases == {}
+    for number in (first, second, second):
+        world.registry.point_alias(name, "champion", number)
+        assert world.registry.read_model(name).aliases == {"champion": number}
+    world.registry.point_alias(name, "champion", None)
+    assert world.registry.read_model(name).aliases == {}
+
+
+def test_an_alias_does_not_point_to_nowhere(world, name):
+    world.register(name, FILES)
+    with pytest.raises(UriError):
+        world.registry.point_alias(name, "champion", 7)
+    with pytest.raises(UriError):
+        world.registry.read_model(f"{name}-gone")
+
+
+def test_tags_are_written_and_taken_away_as_often_as_one_likes(world, name):
+    number = world.register(name, FILES)
+    for value in ("one", "two", "two", None, None):
+        world.registry.tag_model(name, "validator.intent.champion", value)
+        world.registry.tag_version(name, number, "validator.expect.champion", value)
+        assert world.registry.read_model(name).tags.get("validator.intent.champion") == value
+        assert world.tags(name, number).get("validator.expect.champion") == value
+
+
+def test_a_note_on_an_alias_leaves_the_text_alone(world, name):
+    number = world.register(name, FILES, description="Mine.")
+    for line in ("- \u25b2 `champion` since", "- \u25bd `champion` until"):
+        assert world.registry.note_alias(name, number, "champion", line) is None
+        text = world.description(name, number)
+        assert text.endswith("\n\nMine.")
+        assert text.count("`champion`") == 1
+        assert line in text
