@@ -174,7 +174,7 @@ def calibrate(request: CalibrationRequest, registry: Registry, progress: Progres
             progress,
             golden=request.golden,
             onnx=request.onnx,
-            held=sandbox.weakest,
+            sandbox=sandbox,
         )
         variants = plan_variants(candidates, threads=threads, has_images=has_images(inputs.golden))
         executor.other_threads = {v.row: other_threads(threads) for v in variants if not v.knobs}

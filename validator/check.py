@@ -131,7 +131,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
             progress,
             golden=request.golden,
             onnx=request.onnx,
-            held=sandbox.weakest,
+            sandbox=sandbox,
         )
         reuse = (
             None

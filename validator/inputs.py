@@ -10,7 +10,9 @@ from validator.manifest import measure_folder
 from validator.policy import BUILT_IN, Policy, parse_policy
 from validator.registry.interface import ONNX_TAG, Registry
 from validator.report.progress import Progress
+from validator.sandbox.choice import UNCONFINED, Sandbox
 from validator.sandbox.level import Level
+from validator.scan import scan_program
 from validator.subject import (
     OnnxFile,
     OnnxOrigin,
@@ -52,7 +54,7 @@ def open_inputs(
     *,
     golden: str | None,
     onnx: str | None,
-    held: Level = Level.NONE,
+    sandbox: Sandbox = UNCONFINED,
 ) -> Inputs:
     """Stage a subject and open what it is checked with.
 
@@ -64,7 +66,7 @@ def open_inputs(
         progress: told of every stage.
         golden: folder or URI; None: the policy's.
         onnx: file, folder or URI; None: tag, artifact or export.
-        held: how strongly the workers are held that will open it.
+        sandbox: what is put around the workers that will open it.
 
     Raises:
         FormatRefused: a format that the policy does not allow, or no single ONNX file where one was named.
@@ -73,8 +75,10 @@ def open_inputs(
         UriError: something is not in the registry.
     """
     staged = registry.stage(subject, scratch / SUBJECT)
-    program = admit_program(staged, policy, held=held)
-    strange = admit_contents(staged, program, policy, held=held)
+    program = admit_program(staged, policy, held=sandbox.weakest)
+    if program.format is not ProgramFormat.EXPORTED:
+        scan_program(program.path, policy.formats.scan, sandbox, scratch)
+    strange = admit_contents(staged, program, policy, held=sandbox.weakest)
     progress.stage("stage", f"{staged.manifest.size_bytes / 1e6:,.0f} MB, {staged.manifest.digest[:15]}")
     golden_uri, dataset = open_golden_uri(golden or policy.golden, registry, scratch / GOLDEN)
     progress.stage("golden", f"{dataset.manifest.name}, {dataset.samples} samples, {dataset.digest[:15]}")

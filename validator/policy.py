@@ -149,6 +149,8 @@ class Formats(Strict):
 
     pickle: bool = False
     """Pickled modules and TorchScript: loading them runs the author's code."""
+    scan: tuple[Literal["picklescan", "fickling"], ...] = Field(default=(), strict=False)
+    """Scanners that must find nothing in a pickle that is admitted. That they do grants nothing."""
 
 
 class WorkerLimits(Strict):

@@ -304,6 +304,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "samples_min": _more_is_tighter,
         "batch_size": _unknown,
         "formats.pickle": _true_is_looser,
+        "formats.scan": _names,
         "checks.repeat_samples": _more_is_tighter,
         "checks.fresh_process": _true_is_tighter,
         "checks.batch_sizes": _names,

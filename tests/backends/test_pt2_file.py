@@ -219,6 +219,15 @@ def test_names_that_go_into_source_code_are_identifiers(program):
     refuse(program, "identifier")
 
 
+def test_a_bomb_within_a_record_is_refused(program):
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(0))
+        archive.writestr("archive/data/0", bytes(1 << 25))
+    rewrite(program, add={"data/sample_inputs/model.pt": inner.getvalue()})
+    refuse(program, "unpacks to 335")
+
+
 def test_a_bomb_is_refused(program):
     rewrite(program, add={"extra/zeros": b"0" * 40_000_000}, method=zipfile.ZIP_DEFLATED)
     refuse(program, "times its size")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.sandbox.conftest import PROGRAM
 from tests.worker.jobs import liar, run_job_of, wait_for
+from validator.judge.outcomes import judge_outcome
 from validator.sandbox.choice import Reached, Sandbox
 from validator.sandbox.confinement import ResourceLimits
 from validator.sandbox.level import PLAIN, Level, Profile, Request
@@ -152,6 +153,36 @@ def test_how_a_held_worker_ended_is_told_as_of_any_other(
     )
     assert isinstance(outcome, Crashed)
     assert outcome.exit_status == status
+
+
+STARVED = """
+from validator.sandbox import enter
+from validator.worker import __main__ as worker
+from validator.worker.warm import Kit
+import os, sys
+
+def starve(_kit):
+    bytearray(3 << 30)
+
+worker.warm_up = starve
+worker.leave(worker.main(Kit.TORCH, int(sys.argv[2]), int(sys.argv[3])))
+"""
+
+
+def test_a_worker_whose_memory_ends_says_so(tmp_path: Path, machine: Machine) -> None:
+    outcome = run_job(
+        run_job_of(),
+        scratch=tmp_path,
+        limits=LIMITS,
+        command=(sys.executable, "-P", "-c", STARVED),
+        sandbox=sandbox_of(machine, Level.STRICT, ResourceLimits(memory_bytes=1 << 30)),
+        stage=Stage.make(tmp_path),
+    )
+    assert isinstance(outcome, Crashed)
+    assert outcome.is_out_of_memory
+    finding = judge_outcome(outcome, backend="eager-cpu", what="eager-cpu")
+    assert "ran out of memory" in finding.message
+    assert "sandbox.memory_bytes" in (finding.hint or "")
 
 
 GREEDY = """

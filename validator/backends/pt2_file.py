@@ -27,6 +27,7 @@ from validator.backends.refusals import clean_line, format_refusal
 RATIO_LIMIT = 100
 """Unpacked bytes to packed bytes: torch stores without compression, so 1 is the norm."""
 _END_OF_ARCHIVE_BYTES = 22
+_SMALL_BYTES = 1 << 20
 RECORD_COUNT_LIMIT = 100_000
 JSON_LIMIT_BYTES = 1 << 29
 
@@ -212,6 +213,7 @@ def _vet_extra(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
 def _vet_pickled(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     """Tensors and plain containers only, judged by torch's restricted unpickler with nothing added to its list."""
     content = archive.read(info)
+    _vet_inner(content, info.filename)
     if not content:  # torch.export.save writes an empty record where there are no sample inputs
         return
     try:
@@ -222,6 +224,17 @@ def _vet_pickled(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
             f"the record {info.filename!r} is no tensor that torch.load(weights_only=True) accepts: "
             f"{clean_line(str(error))}"
         ) from error
+
+
+def _vet_inner(content: bytes, name: str) -> None:
+    """Refuse an archive within the archive that unpacks to far more than it is: torch would unpack it in memory."""
+    if not content.startswith(b"PK"):
+        return
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        infos = archive.infolist()
+    unpacked = sum(info.file_size for info in infos)
+    if len(infos) > RECORD_COUNT_LIMIT or unpacked > max(RATIO_LIMIT * len(content), _SMALL_BYTES):
+        raise format_refusal(f"the record {name!r} unpacks to {unpacked} bytes, over {RATIO_LIMIT} times its size")
 
 
 @contextmanager

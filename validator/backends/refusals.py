@@ -13,7 +13,7 @@ MESSAGE_LIMIT = 500
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\u00a1-\u024f\u2010-\u2027]+")
 
-# Names of CUDA failures that say something about the machine and nothing about the model.
+# Names of failures, of CUDA most of them, that say something about the machine and nothing about the model.
 _MACHINE = (
     "CUDA out of memory",
     "CUDA error: out of memory",
@@ -26,6 +26,10 @@ _MACHINE = (
     "Torch not compiled with CUDA enabled",
     "Failed to allocate memory for requested buffer",
     "BFCArena",
+    "DefaultCPUAllocator",
+    "bad_alloc",
+    "bad allocation",
+    "Cannot allocate memory",
 )
 
 _LAYOUT = "view size is not compatible with input tensor's size and stride"

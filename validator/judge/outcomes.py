@@ -8,6 +8,8 @@ from validator.backends.interface import RefusalKind
 from validator.judge.findings import Check, Finding, Status, not_measured
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 
+OUT_OF_MEMORY_HINT = "use a smaller batch_size in the policy, or raise its sandbox.memory_bytes"
+
 
 def judge_outcome(outcome: Outcome | None, *, backend: str | None, what: str) -> Finding:
     """Say what became of a worker."""
@@ -21,14 +23,15 @@ def judge_outcome(outcome: Outcome | None, *, backend: str | None, what: str) ->
             return not_measured(check, backend, f"{what}: {refusal.message}; before that: {first}", hint=hint)
         case Declined(refusal=refusal):
             return _judge_refusal(refusal.kind, f"{what}: {refusal.message}", backend, refusal.stage)
-        case Crashed(exit_status=status, samples=samples, log_tail=tail):
+        case Crashed(exit_status=status, samples=samples, log_tail=tail, is_out_of_memory=is_out_of_memory):
             how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status} and without proof"
+            how = "ran out of memory" if is_out_of_memory else how
             last = f"; its last words: {tail.splitlines()[-1]}" if tail.strip() else ""
             return not_measured(
                 check,
                 backend,
                 f"{what} {how}, {samples} samples had arrived, none of them is judged{last}",
-                hint=_hint_for_exit(status),
+                hint=OUT_OF_MEMORY_HINT if is_out_of_memory else _hint_for_exit(status),
             )
         case TimedOut(limit_s=limit_s, samples=samples):
             return not_measured(
@@ -54,7 +57,9 @@ def judge_outcome(outcome: Outcome | None, *, backend: str | None, what: str) ->
 def _hint_for_exit(status: int) -> str:
     """Say what to do about a worker that ended like this."""
     if status == -signal.SIGKILL:
-        return "something killed it, usually for want of memory: use a smaller batch_size in the policy"
+        return (
+            "most likely for want of memory: use a smaller batch_size in the policy, or raise its sandbox.memory_bytes"
+        )
     if status < 0:
         return "native code crashed: look at the worker log, and try the backend alone on another machine"
     if status == 0:

@@ -91,12 +91,12 @@ def _execute() -> bool:
     return False
 
 
-def _count_devices() -> int:
-    """Ask the CUDA driver itself; negative: its error."""
+def _count_devices() -> int | None:
+    """Ask the CUDA driver itself; negative: its error; None: it cannot be loaded."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return -1
+        return None
     count = ctypes.c_int(0)
     error = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     return -int(error) if error else count.value

@@ -51,7 +51,7 @@ def interpreter_paths(roots: tuple[str, ...], package: str) -> tuple[str, ...]:
 
 
 def _existing(paths: Iterable[str]) -> list[str]:
-    return [path for path in paths if Path(path).exists()]
+    return [path for path in paths if os.path.exists(path)]  # noqa: PTH110 - Path.exists raises likewise
 
 
 def _prefixes() -> list[str]:
@@ -62,12 +62,12 @@ def _prefixes() -> list[str]:
 
 def _hops() -> Iterator[str]:
     """Yield the executable under every name on the way through its links."""
-    path = Path(sys.executable)
+    path = sys.executable
     for _ in range(40):  # as many as the kernel follows
-        yield str(path)
-        if not path.is_symlink():
+        yield path
+        if not os.path.islink(path):  # noqa: PTH114 - Path.is_symlink raises where it may not look
             return
-        path = path.parent / path.readlink()
+        path = os.path.join(os.path.dirname(path), os.readlink(path))  # noqa: PTH115, PTH118, PTH120
 
 
 def _linked_packages() -> Iterator[str]:

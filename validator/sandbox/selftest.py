@@ -174,9 +174,17 @@ def _judge(trial: Confinement, bait: _Bait, told: dict[str, Any]) -> str | None:
         return "it cannot read its input"
     if told.get("home") is not True or not (Path(trial.home) / "own").is_file():
         return "it cannot write to its own folder"
-    if trial.profile.gpu and not (isinstance(told.get("device"), int) and told["device"] > 0):
-        return f"it does not see the GPU: CUDA error {-told['device'] if told.get('device') else 'none, no device'}"
+    if trial.profile.gpu and (why := _why_no_device(told.get("device"))) is not None:
+        return f"it does not see the GPU: {why}"
     return None
+
+
+def _why_no_device(count: object) -> str | None:
+    if not isinstance(count, int):
+        return "libcuda.so.1 cannot be loaded"
+    if count > 0:
+        return None
+    return f"CUDA error {-count}" if count < 0 else "CUDA counts none"
 
 
 def _place(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from validator.sandbox.enter import enter, take_confinement
 from validator.worker.process import die_with_parent
-from validator.worker.protocol import parse_job
+from validator.worker.protocol import OUT_OF_MEMORY, parse_job
 from validator.worker.warm import Kit, warm_up
 
 _FAULT_OF_OURS = 70
@@ -27,6 +27,9 @@ def main(kit: Kit, result_fd: int, parent: int) -> int:
                 from validator.worker.child import do_job
 
                 do_job(parse_job(document), stream)
+        except MemoryError:
+            traceback.print_exc()
+            return OUT_OF_MEMORY
         except Exception:  # noqa: BLE001 - the worker's main: the traceback goes to its log, the status to the gate
             traceback.print_exc()
             return _FAULT_OF_OURS

@@ -1,5 +1,6 @@
 """From a job to its outcome: a fresh worker, heard with a deadline, believed only with proof."""
 
+import signal
 import sys
 import tempfile
 import threading
@@ -17,8 +18,8 @@ from validator.worker.environment import worker_environment
 from validator.worker.intake import Intake
 from validator.worker.log import LogKeeper, clean_text
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
-from validator.worker.process import WorkerProcess, hide_from_workers
-from validator.worker.protocol import Closing, ExportJob, Job, ProtocolError, Refusal, RunJob
+from validator.worker.process import WorkerProcess, count_memory_kills, hide_from_workers
+from validator.worker.protocol import OUT_OF_MEMORY, Closing, ExportJob, Job, ProtocolError, Refusal, RunJob
 from validator.worker.spool import Spool
 from validator.worker.stage import Stage
 from validator.worker.warm import WarmSpec
@@ -173,6 +174,7 @@ class Ended:
     exit_status: int
     is_timed_out: bool = False
     violation: str | None = None
+    is_out_of_memory: bool = False
 
 
 def _listener(intake: Intake, on_progress: Callable[[int], None]) -> Callable[[bytes], None]:
@@ -186,6 +188,7 @@ def _listener(intake: Intake, on_progress: Callable[[int], None]) -> Callable[[b
 
 
 def _attend(worker: WorkerProcess, intake: Intake, limits: Limits, cancel: threading.Event) -> Ended:
+    kills = count_memory_kills()
     try:
         if not _listen(worker, intake, limits.deadline_s, cancel):
             _ask_to_end(worker, limits.grace_s)
@@ -195,7 +198,8 @@ def _attend(worker: WorkerProcess, intake: Intake, limits: Limits, cancel: threa
             intake.check_end()
     except ProtocolError as error:
         return Ended(exit_status=worker.reap(), violation=clean_text(str(error)))
-    return Ended(exit_status=exit_status)
+    killed = exit_status == -signal.SIGKILL and count_memory_kills() > kills
+    return Ended(exit_status=exit_status, is_out_of_memory=killed or exit_status == OUT_OF_MEMORY)
 
 
 def _listen(worker: WorkerProcess, intake: Intake, limit_s: float, cancel: threading.Event) -> bool:
@@ -247,7 +251,13 @@ def conclude(
                 peak_memory_bytes=closing.peak_memory_bytes,
             )
         case Closing() | None:
-            return Crashed(job=job, exit_status=ended.exit_status, samples=intake.samples, log_tail=log_tail)
+            return Crashed(
+                job=job,
+                exit_status=ended.exit_status,
+                samples=intake.samples,
+                log_tail=log_tail,
+                is_out_of_memory=ended.is_out_of_memory,
+            )
 
 
 def _exported(job: Job, intake: Intake, home: Path) -> Path | None:

@@ -68,6 +68,8 @@ class Crashed(_Ended):
     """Frames' samples that arrived before; none of them is judged."""
     log_tail: str
     """Last lines of its own output, cleaned."""
+    is_out_of_memory: bool = False
+    """Whether the kernel killed it for want of memory, or it says itself that it had none left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

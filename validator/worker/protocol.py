@@ -26,6 +26,8 @@ from validator.backends.catalog import Backend
 from validator.backends.interface import Document, Environment, RefusalKind
 
 FRAME, FACTS, SURVEYED, EXPORTED, WEIGHTS, REFUSAL, CLOSING = b"F", b"P", b"S", b"E", b"W", b"X", b"C"
+OUT_OF_MEMORY = 71
+"""Exit status of a worker whose memory ended where nothing could be said any more; EX_OSERR of sysexits.h."""
 HEADER = struct.Struct(">cQ")
 FRAME_LIMIT_BYTES = 1 << 33
 RECORD_LIMIT_BYTES = 1 << 24
