@@ -10,6 +10,7 @@ from validator.report.groups import (
     Group,
     describe_group,
     describe_number,
+    describe_reused,
     find_output,
     group_findings,
     next_steps,
@@ -302,6 +303,8 @@ def _digests(document: VerdictDocument) -> Iterator[tuple[str, str]]:
     yield "check", document.check_id
     yield "registry", document.subject.registry_uri
     yield "sandbox", describe_sandbox(document)
+    for reused in describe_reused(document):
+        yield "reused", reused
 
 
 # --- Findings -----------------------------------------------------------------------------------------------------
