@@ -39,7 +39,7 @@ class Visit:
 
 
 def expect_that(locator: Any) -> Any:
-    """Wait as Playwright does for elements: its waiting for a function needs `eval`, which the page's policy forbids."""
+    """Wait for an element. Waiting for a function needs `eval`, which the page forbids."""
     from playwright.sync_api import expect
 
     expect.set_options(timeout=120_000)
