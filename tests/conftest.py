@@ -2,8 +2,9 @@
 
 Without a CUDA device the tests of the `gpu` lane are deselected and counted; with `--require-gpu` none may skip. A
 skipped test looks green. On the machine that exists to run these tests, a skip means that they did not run. The
-same goes for `--require-sandbox`, which CI gives: there bubblewrap is installed, and no test in tests/sandbox may skip;
-and for `--require-browser`: without it tests of the `browser` lane skip where there is no Chromium.
+same goes for `--require-sandbox`, which CI gives: there bubblewrap is installed, and no test in tests/sandbox and
+tests/hostile may skip; and for `--require-browser`: without it tests of the `browser` lane skip where there is no
+Chromium.
 
 `./dev test` runs under pytest-xdist, in which every process is a `worker` that collects and deselects for itself.
 Plain `pytest`, without that plugin, runs the same tests in one.
@@ -53,7 +54,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run gpu tests whether or not there is a CUDA device, and turn each of their skips into a failure",
     )
     parser.addoption(
-        "--require-sandbox", action="store_true", help="turn each skip of a test in tests/sandbox into a failure"
+        "--require-sandbox",
+        action="store_true",
+        help="turn each skip in tests/sandbox and tests/hostile into a failure",
     )
     parser.addoption(
         "--require-browser", action="store_true", help="turn each skip of a test in a browser into a failure"
@@ -110,7 +113,7 @@ def pytest_runtest_makereport(
     report = yield
     is_skip = report.skipped and not hasattr(report, "wasxfail")  # an xfail is reported as a skip, but it ran
     lanes = {lane for lane in ("gpu", "browser") if item.get_closest_marker(lane)}
-    lanes |= {"sandbox"} & set(item.path.parts)
+    lanes |= {"sandbox"} if {"sandbox", "hostile"} & set(item.path.parts) else set()
     for lane in sorted(lanes) if is_skip else ():
         if item.config.getoption(f"--require-{lane}"):
             _fail(report, f"{item.nodeid} was skipped under --require-{lane}: {report.longrepr}")

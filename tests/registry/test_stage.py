@@ -91,6 +91,15 @@ def test_a_link_in_the_live_store_is_refused(embedded, name, tmp_path, target):
     assert not (tmp_path / "stage").exists()
 
 
+def test_a_file_of_two_names_in_the_live_store_is_refused(embedded, name, tmp_path):
+    embedded.register(name, FILES)
+    (tmp_path / "secret").write_text("of another user")
+    (live_folder(embedded, name) / "link").hardlink_to(tmp_path / "secret")
+    with pytest.raises(IntegrityError, match=r"link of .* a hard link"):
+        stage(embedded, f"models:/{name}/1", tmp_path / "stage")
+    assert not (tmp_path / "stage").exists()
+
+
 def test_the_current_directory_is_never_staged_into(embedded, name, tmp_path, monkeypatch):
     embedded.register(name, FILES)
     (tmp_path / "here").mkdir()

@@ -124,10 +124,10 @@ def _is_listed(connection: Connection, repository: "ArtifactRepository", inside:
 
 
 def _refuse_links(subject: Subject) -> None:
-    """Look for symbolic links where the store is a local folder: the download would copy what they point to.
+    """Look for links where the store is a local folder: the download would copy what they lead to, whosever it is.
 
     Raises:
-        IntegrityError: there is one.
+        IntegrityError: a symbolic link, or a file that has another name elsewhere.
     """
     parts = urlsplit(subject.download_uri)
     if parts.scheme not in ("", "file"):
@@ -136,6 +136,11 @@ def _refuse_links(subject: Subject) -> None:
     for path in (root, *root.rglob("*")):
         if path.is_symlink():
             raise IntegrityError(f"{path.relative_to(root)} of {subject.title} is a symbolic link in the store")
+        if path.is_file() and path.stat().st_nlink != 1:
+            raise IntegrityError(
+                f"{path.relative_to(root)} of {subject.title} is one file with another in the store, a hard link",
+                hint="its bytes can change with the other's: register the model again from files of its own",
+            )
 
 
 def is_registered_meta(path: Path) -> bool:
