@@ -75,7 +75,7 @@ RUNNING = (
     _runs(models.AnswersNaN, "answers NaN everywhere"),
     _runs(models.CountsItsCalls, "counts its calls"),
     _runs(models.LooksAtTheClock, "looks at the clock"),
-    _runs(models.KnowsTheReference, "right in fp64, wrong in fp32"),
+    _runs(models.KnowsTheRow, "right in the rows that others are measured against, wrong elsewhere"),
     _runs(models.KnowsTheSecondTime, "right only where it has seen the sample before"),
     _runs(models.ForgesTheNonce, "forges a closing record with a nonce of its own"),
     _runs(models.ForgesTheEnd, "forges a closing record with the job's nonce, without outputs"),

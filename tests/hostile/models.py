@@ -96,11 +96,11 @@ class LooksAtTheClock(Honest):
         return y + (time.time_ns() % 1000) / 100
 
 
-class KnowsTheReference(Honest):
-    """Right where it is measured against, wrong where it would be served."""
+class KnowsTheRow(Honest):
+    """Right where the others are measured against it, wrong elsewhere."""
 
     def attack(self, y, x):
-        return y if x.dtype == torch.float64 else y * 1.01
+        return y if torch.backends.mkldnn.enabled else y * 1.01
 
 
 class KnowsTheSecondTime(Honest):
@@ -256,7 +256,7 @@ class NamesItsOutputs(Honest):
     """Wrong, so that the names are told."""
 
     def attack(self, y, x):
-        scale = 1 if x.dtype == torch.float64 else 1.01
+        scale = 1 if torch.backends.mkldnn.enabled else 1.01
         return {HOSTILE_TEXT: y * scale, "=cmd|' /C calc'!A0": y * scale, "| a | `b` [c](javascript:x) @all": y * scale}
 
 

@@ -32,11 +32,15 @@ from validator.boundary import run
 from validator.golden.writer import Sample, write_golden
 
 ROOT = Path(__file__).parents[2]
-EXIT_CODES = {0: "pass", 1: "fail", 3: "inconclusive", 4: "refused"}
+EXIT_CODES = {0: "pass", 1: "fail", 2: "none", 3: "inconclusive", 4: "refused"}
 TOKEN = "hostile-canary-token-5b1f"
 SECRET = "hostile-canary-secret-93ca"
 RAW = re.compile(rb"\x1b|\x9b[0-9;]*m|\xe2\x80\xae|\x07")
+TRACEBACK = re.compile(rb"(?m)^Traceback \(most recent call last\)")
+"""Of the gate itself: what a worker said is quoted behind something else."""
 COMMAND = re.compile(rb"(?m)^[^\S\n]*::error file=a\.py::owned|^[^\S\n]*::stop-commands::x|##\[error\]owned")
+CODE_SPAN = re.compile(rb"`[^`\n]*`")
+"""Markdown shows what is in it as it is."""
 POLICY = """
 required = [{required}]
 batch_size = 4
@@ -326,13 +330,13 @@ def find_escapes(world: World, before: Mapping[str, str], ended: Run, document: 
 
 def _find_harmful_text(where: str, content: bytes) -> Iterator[str]:
     """Yield what somebody's terminal, browser, CI or log would act upon, and canaries that were read."""
-    if b"Traceback (most recent call last)" in content and where == "the terminal":
+    if TRACEBACK.search(content) and where == "the terminal":
         yield f"a traceback in {where}"
     if RAW.search(content):
         yield f"a control character in {where}"
     if where != "verdict.json" and COMMAND.search(content):
         yield f"a command to a CI system in {where}"
-    if b"<script>alert" in content and not where.endswith((".json", "the terminal")):
+    if where.endswith((".html", ".md")) and b"<script>alert" in CODE_SPAN.sub(b"", content):
         yield f"HTML in {where}"
     if SECRET.encode() in content or TOKEN.encode() in content:
         yield f"a canary's content in {where}"
