@@ -131,8 +131,6 @@ ATTEMPTS = {
     "make the staged model writable": lambda: SUBJECT.chmod(0o777),
     "write beside the ONNX file": lambda: plant(SCRATCH / "onnx"),
     "write into another worker's folder": lambda: [plant(folder / "home") for folder in others()],
-    "write to its own frames": lambda: (OWN / "frames").open("r+b").close(),
-    "write to its own log's file": lambda: (OWN / "worker.log").open("r+b").close(),
     "plant a sitecustomize.py": lambda: (Path(sysconfig.get_path("purelib")) / "sitecustomize.py").open("a").close(),
     "plant a .pth file": lambda: (Path(sysconfig.get_path("purelib")) / "planted.pth").open("a").close(),
     "change the gate's code": lambda: Path(PLACES["package"]).open("a").close(),

@@ -75,7 +75,6 @@ RUNNING = (
     _runs(models.AnswersNaN, "answers NaN everywhere"),
     _runs(models.CountsItsCalls, "counts its calls"),
     _runs(models.LooksAtTheClock, "looks at the clock"),
-    _runs(models.KnowsTheRow, "right in the rows that others are measured against, wrong elsewhere"),
     _runs(models.KnowsTheSecondTime, "right only where it has seen the sample before"),
     _runs(models.ForgesTheNonce, "forges a closing record with a nonce of its own"),
     _runs(models.ForgesTheEnd, "forges a closing record with the job's nonce, without outputs"),
@@ -86,7 +85,6 @@ RUNNING = (
     _runs(models.SendsAPickle, "sends a pickle in the place of a frame"),
     _runs(models.ShoutsAndDies, "writes ANSI, HTML, `::error` and a traceback to its output, and ends"),
     _runs(models.RaisesHostileText, "raises an error whose text is ANSI, HTML and `::error`"),
-    _runs(models.NamesItsOutputs, "names its outputs with ANSI, HTML, `::error` and a spreadsheet's formula"),
     _runs(models.FloodsItsLog, "writes 20 MB of `::error` to its output, and ends"),
     _runs(
         models.LeavesNotes, "leaves notes for its other processes, and answers otherwise if it finds one", may_pass=True
@@ -130,7 +128,6 @@ LYING = (
         "an ONNX file whose weights are said to lie in the user's home",
         lambda places: artifacts.onnx_external(artifacts.relative_to_stage(str(places["secret"]))),
     ),
-    _onnx("an ONNX file that needs a library of operators", lambda _: artifacts.onnx_custom_operator()),
     _beside("`sitecustomize.py` beside the program", "sitecustomize.py", _SITE),
     _beside("a `.pth` hook beside the program", "data/hook.pth", b"import os; os._exit(0)\n"),
     _beside("code in `code/`", "code/loader.py", _SITE),

@@ -211,7 +211,7 @@ _NUMBER = r"\d+(\.\d+)?(e[-+]?\d+)?"
 def _steady(message: str) -> str:
     """Leave out what other versions of libraries word otherwise: all behind the second colon or first semicolon."""
     clauses = re.split(r":\s", re.split(r";\s", message, maxsplit=1)[0])
-    text = " ".join(": ".join(clauses[:2]).split())
+    text = re.sub(r"'(\.\./)+[^']*'", "a path out of its folder", " ".join(": ".join(clauses[:2]).split()))
     return re.sub(r"([|<>`*_\[\]@])", r"\\\1", text)
 
 
