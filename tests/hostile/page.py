@@ -33,9 +33,9 @@ def count(ended: Mapping[Case, Ended]) -> str:
     harmless = sum(e.exit_code == 0 for case, e in ended.items() if case.may_pass)
     escapes = sum(len(e.escapes) for e in ended.values())
     return (
-        f"**{len(ended)} models and {len(ATTEMPTS)} attempts at two levels: "
-        f"{passes} wrong passes, {escapes} escapes.** {harmless} of them pass rightly: they compute what they should, because they were kept "
-        f"from everything else."
+        f"**{len(ended)} models and {len(ATTEMPTS)} attempts at two levels: {passes} wrong passes, {escapes} "
+        f"escapes.** {harmless} of them pass rightly: they compute what they should, because they were kept from "
+        f"everything else."
     )
 
 
