@@ -90,7 +90,7 @@ def _sites(node: ast.AST, function: tuple[str, ...], *, within: bool = False) ->
         if field in SKIPPED:
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr) or _is_docstring(child):
+            if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr) or _is_said(child):
                 continue
             for replacement, what in _replacements(child):
                 yield node, field, index, replacement, what, function if within else ()
@@ -101,8 +101,10 @@ def _sites(node: ast.AST, function: tuple[str, ...], *, within: bool = False) ->
             yield from _sites(child, path, within=within or is_function)
 
 
-def _is_docstring(node: ast.AST) -> bool:
-    """Whether it is a text that stands alone, as a docstring or beside a field."""
+def _is_said(node: ast.AST) -> bool:
+    """Whether it is a text that stands alone, as a docstring or beside a field, or `__all__`."""
+    if isinstance(node, ast.Assign):
+        return ast.unparse(node.targets[0]) == "__all__"
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -173,7 +175,7 @@ def _other_values(value: object) -> tuple[object, ...]:
             return (value + 1,)
         case float():
             return (value * 2 if value else 1.0,)
-        case str():
+        case str() if not any(character.isspace() for character in value):  # else it is said to people
             return (f"{value}?",)
         case _:
             return ()

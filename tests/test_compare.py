@@ -1,12 +1,22 @@
 """Structure first, then values; every way of having compared nothing is visible."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.frames import comparison_of, frames, noisy, scores
-from validator.compare import Frame, FrameLookup, compare, dtype_kind, measure_variety
+from validator.compare import (
+    Frame,
+    FrameLookup,
+    StructureDifference,
+    compare,
+    dtype_kind,
+    measure_variety,
+    pool_runs,
+)
 
 
 def test_equal_outputs_compare_equal_and_everything_is_counted() -> None:
@@ -64,6 +74,14 @@ def test_samples_that_the_reference_does_not_hold_are_a_difference_and_not_count
     result = comparison_of(scores(8), scores(16))
     assert result.samples == 8
     assert result.structure[0].what == "samples that the reference does not hold"
+
+
+def test_samples_after_those_that_the_reference_does_not_hold_are_compared() -> None:
+    y = scores(16)
+    reference = frames({"output": y}, 4)
+    result = compare([*reference[:1], *reference[2:]], frames({"output": y}, 4))
+    assert result.samples == 12
+    assert (result.structure[0].output, result.structure[0].sample) == ("", 4)
 
 
 def test_a_candidate_with_fewer_samples_is_counted_with_fewer() -> None:
@@ -169,3 +187,51 @@ def test_large_integers_are_told_apart_to_the_last_one() -> None:
 
 def test_a_reference_with_different_answers_is_no_weak_one() -> None:
     assert measure_variety(frames({"output": scores()}))["output"].weakness is None
+
+
+def test_pooled_runs_have_the_mean_square_and_the_largest_error_of_any() -> None:
+    y = scores()
+    far, near = y.copy(), y.copy()
+    far[0, 0] += 3.0
+    near[0, 1] += 1.0
+    near[5] = np.nan
+    runs = [comparison_of(y, far), comparison_of(y, near)]
+    pooled = pool_runs(runs)
+    output, each = pooled.outputs["output"], [run.outputs["output"] for run in runs]
+    assert output.rows["sum_sq_error"][0] == pytest.approx((9.0 + 1.0) / 2)
+    assert output.rows["max_abs_error"][0] == pytest.approx(3.0)
+    assert output.nonfinite_mismatches == 10
+    assert output.rows["unequal"][0] == 1
+    assert output.rows["unequal"][5] == 10
+    assert output.rows["sample"].tolist() == list(range(16))
+    assert (output.histogram == each[0].histogram + each[1].histogram).all()
+    assert output.channels[0].error.tolist() == [3.0, 1.0, *[0.0] * 8]
+    assert output.channels[1].error.tolist() == each[0].channels[1].merge(each[1].channels[1]).error.tolist()
+
+
+def test_pooled_runs_hold_what_all_of_them_hold() -> None:
+    y = scores()
+    whole = compare(frames({"output": y, "other": y}), frames({"output": y, "other": y}))
+    fewer = compare(frames({"output": y, "other": y}), frames({"output": y[:8]}, 4))
+    pooled = pool_runs([whole, fewer])
+    assert pooled.outputs == {}
+    assert pooled.samples == 8
+    assert pooled.largest_batch == 8
+    assert [d.what for d in pooled.structure] == ["missing"]
+    assert pool_runs([whole, whole]).outputs.keys() == {"output", "other"}
+
+
+def test_pooled_runs_tell_what_was_not_comparable_in_any() -> None:
+    known = comparison_of(scores(), scores())
+    odd = replace(known, unattributed=("t",), misdeclared=(StructureDifference(output="o", what="w", sample=0),))
+    pooled = pool_runs([known, odd, odd])
+    assert pooled.unattributed == ("t",)
+    assert pooled.misdeclared == odd.misdeclared
+
+
+@pytest.mark.parametrize(("flips", "count"), [([0, 1, 1], 2), ([-1, 1, 1], None), ([-1, -1, -1], None), ([], None)])
+def test_flips_are_counted_where_every_sample_has_classes(flips: list[int], count: int | None) -> None:
+    output = comparison_of(scores(max(len(flips), 1)), scores(max(len(flips), 1))).outputs["output"]
+    rows = output.rows[: len(flips)].copy()
+    rows["top1_flip"] = flips
+    assert replace(output, rows=rows).flips == count
