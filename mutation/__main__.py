@@ -78,8 +78,6 @@ OPTIONS = (
     "--capture=no",
     "--no-header",
     "--tb=no",
-    "-W",
-    "ignore",
 )
 
 
@@ -105,6 +103,7 @@ def main() -> int:
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--results", type=Path, help="JSON lines of all mutants")
     parser.add_argument("--part", choices=("functions", "constants"), help="only mutants within functions, or outside")
+    parser.add_argument("--share", default="0/1", help="I/N: every Nth mutant from the Ith on, for several processes")
     parser.add_argument("--lines", help="FIRST-LAST: only mutants on these lines")
     given = parser.parse_args()
     os.chdir(ROOT)
@@ -127,6 +126,8 @@ def main() -> int:
         given.results.write_text("", encoding="utf-8")
     # In no order: what has been run when somebody stops it is a fair sample.
     random.Random(0).shuffle(work)  # noqa: S311 - no secret
+    start, _, step = given.share.partition("/")
+    work = work[int(start) :: int(step)]
     if given.part != "functions":
         _run_imports(TARGETS[given.target], [item for item in work if not item[1].function], note)
     if given.part != "constants":

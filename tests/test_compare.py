@@ -17,6 +17,7 @@ from validator.compare import (
     measure_variety,
     pool_runs,
 )
+from validator.golden.output_spec import OutputSpec
 
 
 def test_equal_outputs_compare_equal_and_everything_is_counted() -> None:
@@ -235,3 +236,125 @@ def test_flips_are_counted_where_every_sample_has_classes(flips: list[int], coun
     rows = output.rows[: len(flips)].copy()
     rows["top1_flip"] = flips
     assert replace(output, rows=rows).flips == count
+
+
+def test_a_batch_counts_the_copies_that_filled_it() -> None:
+    y = scores(3)
+    filled = [Frame(start=0, stop=3, outputs={"output": y}, dtypes={"output": "float64"}, filled=5)]
+    assert compare(filled, filled).largest_batch == 8
+
+
+def test_every_element_is_in_the_histogram() -> None:
+    y = scores()
+    assert comparison_of(y, y).outputs["output"].histogram.sum() == 160
+    wrong = comparison_of(y, y + 1).outputs["output"].histogram
+    assert wrong.sum() == 160
+    assert wrong[: np.float32(0.9).view(np.uint32) >> 16].sum() == 0
+
+
+def test_a_run_by_itself_is_pooled_with_none() -> None:
+    alone = comparison_of(scores(), noisy(scores(), 1e-3))
+    assert pool_runs([alone]).outputs["output"].rows.tobytes() == alone.outputs["output"].rows.tobytes()
+
+
+def test_an_output_of_one_number_is_compared_whole() -> None:
+    loss = [Frame(start=0, stop=4, outputs={"loss": np.array(2.0)}, dtypes={"loss": "float64"})]
+    other = [Frame(start=0, stop=4, outputs={"loss": np.array(3.0)}, dtypes={"loss": "float64"})]
+    assert compare(loss, other).outputs["loss"].unequal == 1
+
+
+def test_a_frame_after_those_that_are_asked_for_has_no_part_in_them() -> None:
+    shapes = ((0, 3), (2, 5))
+    source = [
+        Frame(start=start, stop=start + 2, outputs={"y": np.ones((2, size))}, dtypes={"y": "float64"})
+        for start, size in shapes
+    ]
+    lookup = FrameLookup(source)
+    assert lookup.read(0, 4) is not None
+    first = lookup.read(0, 2)
+    assert first is not None
+    assert first.cut_differently == frozenset()
+    assert first.outputs["y"].shape == (2, 3)
+
+
+def test_an_output_that_some_frames_of_the_reference_lack_is_not_comparable_and_others_are() -> None:
+    y = scores(8)
+    reference = [
+        Frame(start=0, stop=4, outputs={"a": y[:4], "b": y[:4]}, dtypes={"a": "float64", "b": "float64"}),
+        Frame(start=4, stop=8, outputs={"b": y[4:]}, dtypes={"b": "float64"}),
+    ]
+    result = compare(reference, frames({"a": y, "b": y}))
+    assert result.unattributed == ("a",)
+    assert result.outputs["b"].elements == 80
+
+
+def test_an_output_that_looks_cut_by_sample_in_some_frames_only_is_not_comparable() -> None:
+    def anchors(start: int, stop: int) -> Frame:
+        return Frame(start=start, stop=stop, outputs={"t": np.ones((3, 2))}, dtypes={"t": "float64"})
+
+    candidate = Frame(start=0, stop=8, outputs={"t": np.ones((8, 2))}, dtypes={"t": "float64"})
+    assert compare([anchors(0, 3), anchors(3, 8)], [candidate]).unattributed == ("t",)
+
+
+def test_two_samples_can_already_be_the_same() -> None:
+    assert measure_variety(frames({"output": np.ones((2, 3))}))["output"].weakness == "is the same for every sample"
+    assert measure_variety(frames({"output": np.ones((1, 3))}))["output"].weakness is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "moved"),
+    [
+        ([1.0, np.nan], [1.0, np.nan], 0),
+        ([1.0, np.nan], [1.0, 2.0], 1),
+        ([1.0, 2.0], [1.0, np.nan], 1),
+        ([1.0, np.inf], [1.0, -np.inf], 1),
+        ([1e-12], [2e-12], 1),
+        ([1e6], [1e6 + 1e-4], 0),
+        ([1e6], [1e6 + 1e-2], 1),
+        ([1.0], [1.0 + 2.0**-31], 0),
+        ([np.nan], [np.nan], 0),
+        ([0.0], [0.0], 0),
+    ],
+)
+def test_samples_differ_by_more_than_rounding_or_not_at_all(one: list[float], other: list[float], moved: int) -> None:
+    variety = measure_variety(frames({"output": np.array([one, other])}))["output"]
+    assert variety.distinct == 1 + moved
+
+
+def test_samples_of_other_shapes_differ() -> None:
+    ragged = [
+        Frame(start=0, stop=1, outputs={"y": np.ones((1, 3))}, dtypes={"y": "float64"}),
+        Frame(start=1, stop=2, outputs={"y": np.ones((1, 5))}, dtypes={"y": "float64"}),
+    ]
+    assert measure_variety(ragged)["y"].distinct == 2
+
+
+def test_variety_knows_what_is_masked_in_every_frame() -> None:
+    y = np.ones((6, 2))
+    y[4, 1] = 9.0
+    mask = np.ones((6, 2), bool)
+    mask[:, 1] = False
+    specs = {"y": OutputSpec(valid_mask="mask")}
+    source = frames({"y": y, "mask": mask}, 2)
+    assert measure_variety(source, specs=specs)["y"].distinct == 1
+    assert measure_variety(source)["y"].distinct == 2
+
+
+def test_a_lookup_that_begins_in_the_midst_holds_nothing_from_before() -> None:
+    ragged = [
+        Frame(start=start, stop=start + 2, outputs={"y": np.ones((2, size))}, dtypes={"y": "float64"})
+        for start, size in ((0, 3), (2, 5), (4, 5))
+    ]
+    found = FrameLookup(ragged).read(2, 4)
+    assert found is not None
+    assert found.cut_differently == frozenset()
+    whole = FrameLookup(ragged).read(0, 6)
+    assert whole is not None
+    assert whole.cut_differently == {"y"}
+
+
+def test_variety_takes_an_output_without_a_batch_as_a_whole() -> None:
+    y = np.arange(8.0).reshape(4, 2)
+    source = [Frame(start=0, stop=4, outputs={"t": y}, dtypes={"t": "float64"})]
+    assert measure_variety(source, specs={"t": OutputSpec(batched=False)})["t"].samples == 1
+    assert measure_variety(source)["t"].samples == 4

@@ -158,6 +158,14 @@ def test_a_rate_that_the_dataset_can_rule_out_is_within() -> None:
     assert judge(asking(flip_rate=0.2), evidence()).verdict is Verdict.PASS
 
 
+def test_a_rate_that_is_exactly_what_can_be_ruled_out_is_within() -> None:
+    bound = finding(asking(flip_rate=0.2), evidence(), Check.FLIP_RATE).measured
+    assert bound is not None
+    assert finding(asking(flip_rate=bound), evidence(), Check.FLIP_RATE).status is Status.WITHIN
+    below = float(np.nextafter(bound, 0))
+    assert finding(asking(flip_rate=below), evidence(), Check.FLIP_RATE).status is Status.NOT_MEASURED
+
+
 def test_a_rate_that_it_cannot_rule_out_is_inconclusive_and_says_how_many_samples_would() -> None:
     found = finding(asking(flip_rate=0.01), evidence(), Check.FLIP_RATE)
     assert found.status is Status.NOT_MEASURED

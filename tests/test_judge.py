@@ -604,11 +604,22 @@ def test_samples_beyond_the_representative_ones_do_not_count_as_evidence() -> No
     assert judge(CPU, evidence(strata=strata)).verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_reference_that_holds_numbers_in_few_samples_is_little_evidence() -> None:
+@pytest.mark.parametrize(("usable", "is_enough"), [(1, False), (7, False), (8, True)])
+def test_a_reference_that_holds_numbers_in_few_samples_is_little_evidence(usable: int, *, is_enough: bool) -> None:
     y = scores()
-    y[1:] = np.nan
+    y[usable:] = np.nan
     both = frames({"output": y})
     rows = tuple(backend_evidence(name, both, both) for name in (REFERENCE, "eager-cpu", "onnxruntime-cpu"))
     decision = judge(CPU, evidence(backends=rows))
-    assert decision.verdict is Verdict.INCONCLUSIVE
-    assert any("in 1 of 16 samples only" in f.message for f in decision.findings)
+    assert any(f"in {usable} of 16 samples only" in f.message for f in decision.findings) is not is_enough
+    assert is_enough or decision.verdict is Verdict.INCONCLUSIVE
+
+
+def test_exactly_as_many_samples_as_are_asked_for_are_enough() -> None:
+    strata = (*[Stratum.REPRESENTATIVE] * 8, *[Stratum.ACTIVATION_EXTREMES] * 8)
+    counted = findings_of(judge(CPU, evidence(strata=strata)), Check.EVIDENCE, None)
+    assert [(f.status, f.message) for f in counted] == [
+        (Status.WITHIN, "8 representative golden samples, at least 8 are asked for")
+    ]
+    counted = findings_of(judge(CPU, evidence()), Check.EVIDENCE, None)
+    assert [f.message for f in counted] == ["16 golden samples, at least 8 are asked for"]

@@ -303,3 +303,15 @@ def test_masked_scores_have_the_margin_of_those_that_are_left() -> None:
     assert margins[0] == pytest.approx(1e-7)
     assert margins[1] == np.inf
     assert np.isnan(margins[2])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_nan_is_equal_to_nan_and_to_nothing_else(dtype):
+    y = np.array([[np.nan, 1.0], [np.nan, 2.0]], dtype)
+    c = np.array([[np.nan, 1.0], [3.0, np.nan]], dtype)
+    assert sample_rows(0, y, c)["unequal"].tolist() == [0, 2]
+
+
+def test_a_summary_knows_the_largest_element_of_the_reference():
+    y = np.array([[1.0, -7.0], [2.0, 3.0]])
+    assert summarize(sample_rows(0, y, y)).element_max_reference == 7.0

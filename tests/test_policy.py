@@ -1,12 +1,15 @@
 """A policy is understood to the last key, or it is an error."""
 
+import math
+from datetime import date
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from validator.backends.catalog import CATALOG, Precision
 from validator.errors import BackendError, PolicyError
-from validator.policy import BUILT_IN, Limits, Policy, parse_policy
+from validator.policy import BUILT_IN, Budget, Limits, Policy, Waiver, parse_policy
 
 REQUIRED = 'required = ["eager-cpu", "onnxruntime-cpu"]\n'
 
@@ -23,7 +26,7 @@ REQUIRED = 'required = ["eager-cpu", "onnxruntime-cpu"]\n'
         (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = nan', "is not a limit that can fail"),
         (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = -3', "is not a limit that can fail"),
         (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = 0', "is not a limit that can fail"),
-        (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = "3"', "budget.0.error_ratio"),
+        (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = "3"', "budget.0.error_ratio = 3 is not"),
         (REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"', "budget.0.error_ratio: Field required"),
         (
             REQUIRED + '[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = 3\n' * 2,
@@ -145,3 +148,77 @@ def test_the_digest_sees_every_value_and_no_comment() -> None:
     assert plain.digest == commented.digest
     assert plain.digest != tightened.digest
     assert Policy().digest != plain.digest
+
+
+def test_limits_that_are_not_given_are_these_multiples() -> None:
+    assert Limits.from_ratio(10.0).model_dump() == {
+        "error_ratio": 10.0,
+        "error_ratio_p99": 15.0,
+        "error_ratio_max": 15.0,
+        "error_ratio_element": 20.0,
+        "error_ratio_channel": 30.0,
+        "error_ratio_own_sample": 30.0,
+    }
+
+
+def test_a_limit_that_is_given_stands_beside_those_that_are_not() -> None:
+    budget = Budget(backend="onnxruntime-cpu", error_ratio=2.0, error_ratio_max=2.5)
+    assert budget.limits.error_ratio_max == 2.5
+    assert budget.limits.error_ratio_element == 4.0
+
+
+def with_ratio(ratio: str) -> str:
+    return REQUIRED + f'[[budget]]\nbackend = "onnxruntime-cpu"\nerror_ratio = {ratio}\n'
+
+
+def test_the_largest_budget_is_one_whose_limits_are_all_finite() -> None:
+    policy = parse_policy(with_ratio("5.9e307"), origin="a")
+    assert math.isfinite(policy.budget[0].limits.error_ratio_channel)
+    for ratio in ("6e307", "1e308"):
+        with pytest.raises(PolicyError, match="limits derived from it are infinite"):
+            parse_policy(with_ratio(ratio), origin="a")
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "limit"),
+    [
+        ("onnxruntime-cpu", None, 10.0),
+        ("onnxruntime-cpu", Precision.TF32, 2.0),
+        ("onnxruntime-cpu", Precision.BF16, 2.0),
+        ("onnxruntime-cpu", Precision.FP16, 2.0),
+        ("onnxruntime-cpu", Precision.FP64, 10.0),
+        ("onnxruntime-gpu-defaults", None, 2.0),
+        ("eager-cuda-bf16", None, 10.0),
+        ("eager-cuda-bf16", Precision.BF16, 10.0),
+    ],
+)
+def test_a_row_without_a_budget_has_the_limits_of_its_class_or_of_the_unit_roundoff(
+    backend: str, precision: Precision | None, limit: float
+) -> None:
+    assert Policy().limits_for(CATALOG[backend], "logits", precision).error_ratio == limit
+
+
+def test_where_budgets_come_from_does_not_count_for_the_digest_and_waivers_do() -> None:
+    bound = REQUIRED + '[calibration]\nweights = "sha256:1"\n'
+    made = bound + '[calibration.provenance]\ntool = "a"\ncreated_utc = "b"\n'
+    assert parse_policy(bound, origin="a").digest == parse_policy(made, origin="a").digest
+    waiver = '[[waiver]]\ncheck = "exact"\nbackend = "onnxruntime-cpu"\nowner = "a"\nreason = "b"\nexpires = '
+    digests = {parse_policy(REQUIRED + waiver + day, origin="a").digest for day in ("2026-12-30", "2026-12-31")}
+    assert len(digests) == 2
+
+
+def test_a_row_that_starts_from_another_says_so_and_no_more() -> None:
+    text = REQUIRED + '[backends.mine]\nlike = "eager-cuda"\n[backends.own]\nlike = "mine"\nsummary = "my own"\n'
+    rows = parse_policy(text, origin="a").rows
+    assert (rows["mine"].summary, rows["own"].summary) == ("like eager-cuda", "my own")
+
+
+def test_too_small_a_number_is_no_limit_either() -> None:
+    with pytest.raises(PolicyError, match="samples_min = 0 is not a limit that can fail: input should be greater"):
+        parse_policy(REQUIRED + "samples_min = 0", origin="a")
+
+
+@pytest.mark.parametrize(("output", "title"), [(None, "exact of a"), ("y", "exact of a, output y")])
+def test_a_waiver_says_what_it_is_about(output: str | None, title: str) -> None:
+    waiver = Waiver(check="exact", backend="a", output=output, owner="o", reason="r", expires=date(2026, 12, 31))
+    assert waiver.title == title
