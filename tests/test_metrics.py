@@ -13,6 +13,7 @@ from validator.backends.catalog import UNIT_ROUNDOFF, Precision
 from validator.metrics import (
     HISTOGRAM_BUCKETS,
     ChannelMaxima,
+    as_float64,
     channel_maxima,
     cosine,
     divide_by_floor,
@@ -20,6 +21,7 @@ from validator.metrics import (
     error_ratios,
     flip_rate_bound,
     histogram_quantile,
+    own_sample_ratios,
     sample_rows,
     samples_for_rate,
     summarize,
@@ -315,3 +317,84 @@ def test_nan_is_equal_to_nan_and_to_nothing_else(dtype):
 def test_a_summary_knows_the_largest_element_of_the_reference():
     y = np.array([[1.0, -7.0], [2.0, 3.0]])
     assert summarize(sample_rows(0, y, y)).element_max_reference == 7.0
+
+
+def test_the_cosine_is_what_the_formula_says() -> None:
+    assert cosine(sample_rows(0, np.array([[3.0, 4.0]]), np.array([[4.0, 3.0]]))) == pytest.approx(24 / 25)
+    assert math.isnan(cosine(sample_rows(0, np.zeros((1, 2)), np.ones((1, 2)))))
+
+
+def test_what_is_not_finite_adds_nothing_to_any_sum() -> None:
+    rows = sample_rows(0, np.array([[np.nan, 2.0, 1.0]]), np.array([[3.0, 5.0, np.inf]]))
+    assert rows[["compared", "sum_sq_reference", "sum_sq_candidate", "dot", "sum_sq_error"]].tolist() == [
+        (1, 4.0, 25.0, 10.0, 9.0)
+    ]
+
+
+def test_complex_numbers_get_a_last_axis_of_two() -> None:
+    assert as_float64(np.zeros((2, 3), np.complex64)).shape == (2, 3, 2)
+    assert as_float64(np.array([1 + 2j])).tolist() == [[1.0, 2.0]]
+
+
+def test_a_sample_is_held_against_its_own_floor_and_the_usual_one() -> None:
+    y = np.array([[10.0, 10.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [4.0, 4.0]])
+    baseline = y + np.array([[0.1], [0.02], [0.0], [0.0], [np.nan]])
+    candidate = y + np.array([[0.3], [0.1], [0.0], [0.5], [0.12]])
+    samples, ratios = own_sample_ratios(sample_rows(0, y, candidate), sample_rows(0, y, baseline), unit_roundoff=1e-9)
+    assert samples.tolist() == [0, 1, 2, 3, 4]
+    # The usual noise is the median of 0.01, 0.02 and, for the sample that the baseline lacks, 0.
+    assert ratios == pytest.approx([3.0, 5.0, 0.0, np.inf, 3.0])
+    twice = np.array([[0.1], [0.02], [0.0], [0.0], [0.04]]) + y
+    _, ratios = own_sample_ratios(sample_rows(0, y, candidate), sample_rows(0, y, twice), unit_roundoff=0.02)
+    assert ratios == pytest.approx([1.5, 5.0, 0.0, np.inf, 1.5])
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_sample_of_which_nothing_was_compared_has_no_ratio(count: int) -> None:
+    y = np.full((2, 3), np.nan)
+    y[:count] = 1.0
+    samples, ratios = own_sample_ratios(sample_rows(0, y, y), None, unit_roundoff=U32)
+    assert samples.tolist() == list(range(count))
+    assert ratios.tolist() == [0.0] * count
+    worst, at = worst_own_sample(sample_rows(0, y, y), None, unit_roundoff=U32)
+    assert (math.isnan(worst), at) == ((True, None) if count == 0 else (False, 0))
+
+
+def test_a_sample_of_which_nothing_was_compared_changes_no_summary() -> None:
+    y = np.array([[3.0, 4.0], [np.nan, np.nan]])
+    rows = sample_rows(0, y, y + 1)
+    assert summarize(rows) == summarize(rows[:1])
+
+
+def test_a_channel_is_held_against_the_roundoff_of_the_largest_if_it_is_dust() -> None:
+    maxima = ChannelMaxima(error=np.array([0.0, 1e-3]), reference=np.array([1e6, 1e-3]), is_share=False)
+    ratio, channel = worst_channel(maxima, None, unit_roundoff=1e-7)
+    assert (ratio, channel) == (pytest.approx(1e-3 / (1e-7 * 2.0**-20 * 1e6)), 1)
+    share = ChannelMaxima(error=np.array([0.0, 1e-3]), reference=np.array([1.0, 1e-9]), is_share=True)
+    assert worst_channel(share, None, unit_roundoff=1e-7)[0] == pytest.approx(1e-3 / 1e-7)
+
+
+def test_a_channel_is_held_against_the_usual_noise_of_those_that_are_not_zero() -> None:
+    baseline = ChannelMaxima(error=np.array([0.1, 0.0, 0.3]), reference=np.array([1.0, 0.0, 1.0]), is_share=False)
+    candidate = ChannelMaxima(
+        error=np.array([0.4, 0.0, 0.3, 0.5]), reference=np.array([1.0, 0.0, 1.0, 1.0]), is_share=False
+    )
+    assert worst_channel(candidate, baseline, unit_roundoff=1e-9) == (pytest.approx(2.5), 3)
+    fewer = ChannelMaxima(error=candidate.error[:3], reference=candidate.reference[:3], is_share=False)
+    assert worst_channel(fewer, baseline, unit_roundoff=1e-9) == (pytest.approx(2.0), 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_share"),
+    [([0.0, 1.0], True), ([0.2, 0.5], True), ([-0.1, 0.5], False), ([0.2, 1.5], False), ([1.5, 1.5], False)],
+)
+def test_shares_lie_between_0_and_1(values: list[float], *, is_share: bool) -> None:
+    y = np.array([values])
+    assert channel_maxima(y, y)[0].is_share is is_share
+
+
+@pytest.mark.parametrize("error", [1.0, 1.0078125, 3.3, 1e-20])
+def test_a_quantile_is_the_last_number_of_its_bucket(error: float) -> None:
+    quantile = np.float32(histogram_quantile(error_histogram(np.zeros(1), np.array([error])), 0.5))
+    bits, own = int(quantile.view(np.uint32)), int(np.float32(error).view(np.uint32))
+    assert (bits >> 16, bits & 0xFFFF) == (own >> 16, 0xFFFF)
