@@ -22,7 +22,6 @@ from validator.errors import (
     AnnotationFailed,
     ClearanceRefused,
     GuardRefused,
-    IntegrityError,
     PromotionRefused,
     RegistryUnreachable,
     UriError,
@@ -143,6 +142,8 @@ def promote(request: PromoteRequest, registry: Registry, now: datetime) -> Promo
     with scratch_folder() as scratch:
         examination = examine(verification_of(request), registry, now, scratch / "before")
         if not examination.verification.holds:
+            if request.republish is None and is_other(examination.verification):
+                take_back(registry, examination.subject, request.alias, now)
             return Promotion(verification=examination.verification, outcome=None)
         require_promotable(examination)
         if request.republish is None:
@@ -328,6 +329,9 @@ class Move:
         return None if self.envelope is None else f"sha256:{hashlib.sha256(self.envelope).hexdigest()}"
 
 
+BINDING = frozenset({"version", "made", "bytes", "weights", "onnx"})
+"""Claims about what a version is."""
+
 Recheck = Callable[[], str | None]
 """Look once more at what the alias points to now; says what is wrong with it."""
 
@@ -446,11 +450,32 @@ def require_still_held(registry: Registry, move: Move, version: int | None) -> N
 
 
 def find_fault(recheck: Recheck) -> str | None:
-    """Say what is wrong with what the alias points to now."""
+    """Say what is wrong with what the alias points to now. What cannot be looked at is a fault, too."""
     try:
         return recheck()
-    except (IntegrityError, UriError) as error:
+    except ValidatorError as error:
         return error.message
+
+
+def is_other(verification: Verification) -> bool:
+    """Whether a version is not, or no longer, what was cleared; a wrong key or an expiry says nothing about it."""
+    return any(claim.name in BINDING and not claim.holds for claim in verification.claims)
+
+
+def take_back(registry: Registry, subject: Subject, alias: str, now: datetime) -> None:
+    """Give an alias back that an earlier call let point to a version, and died before it looked at it again.
+
+    Raises:
+        PromotionRefused: it did; says where the alias points to now.
+    """
+    if subject.name is None or subject.version is None:
+        return
+    state = registry.read_model(subject.name)
+    intent = read_record(state.tags.get(INTENT_TAG + alias))
+    if intent is None or not (intent.version == subject.version == state.aliases.get(alias)):
+        return
+    move = Move(subject=subject, alias=alias, level=intent.level, expect=None, envelope=None, key=None, now=now)
+    restore(registry, move, intent, f"{subject.title} was promoted by a call that did not end, and is another now")
 
 
 def restore(registry: Registry, move: Move, record: Record, fault: str) -> None:
@@ -473,7 +498,7 @@ def restore(registry: Registry, move: Move, record: Record, fault: str) -> None:
         if previous is not None:
             registry.tag_version(name, previous, EXPECT_TAG + alias, None)
         found = holder_of(registry, name, alias)
-    except (GuardRefused, RegistryUnreachable, UriError) as error:
+    except ValidatorError as error:
         raise PromotionRefused(
             f"{fault}; and {alias} of {name} still points to version {move.version}: {error.message}",
             hint=f"take it away: validator rollback models:/{name} --alias {alias}",

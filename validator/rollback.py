@@ -5,10 +5,11 @@ clearance that holds in everything but its time, because a bad version must not 
 long ago. Without one it takes a reason, which is recorded.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from validator.attest.judgement import Allowed
 from validator.attest.keys import PublicKey
 from validator.errors import ClearanceRefused, PromotionRefused, UriError, UsageError
 from validator.promote import (
@@ -57,6 +58,7 @@ class RollbackRequest:
     """The model that was cleared, if this one holds copies of its bytes."""
     onnx: str | None = None
     cleared_in: str | None = None
+    allowed: Allowed = field(default_factory=Allowed)
 
 
 def rollback(request: RollbackRequest, registry: Registry, now: datetime) -> Promotion:
@@ -121,8 +123,10 @@ def check_reason(request: RollbackRequest) -> None:
                 hint='name a public key with --key, or write --without-clearance "why"',
             )
         return
-    if request.keys or request.clearance is not None:
-        raise UsageError("with --without-clearance none is verified", hint="leave out --key and --clearance, or that")
+    if request.keys or request.clearance is not None or request.allowed != Allowed():
+        raise UsageError(
+            "with --without-clearance none is verified", hint="leave out that, or the key and what a clearance must say"
+        )
     if not 0 < len(request.reason.strip()) <= REASON_LIMIT:
         raise UsageError(f"the reason is empty, or longer than {REASON_LIMIT} characters", hint="say why, for others")
 
@@ -181,5 +185,6 @@ def verification_of(request: RollbackRequest, subject: Subject) -> VerifyRequest
         onnx=request.onnx,
         cleared_in=request.cleared_in,
         republished=request.republished,
+        allowed=request.allowed,
         may_be_past=True,
     )

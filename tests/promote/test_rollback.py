@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from tests.attest.world import STRANGER
+from tests.attest.world import STRANGER, digest
 from tests.promote.world import NOW, Holder, Team
+from validator.attest.judgement import Allowed
 from validator.errors import ClearanceRefused, ExitCode, PromotionRefused, UriError, UsageError, ValidatorError
 from validator.promotion import INTENT_TAG, Level
 from validator.registry.interface import CLEARANCE_TAG, PREVIOUS_TAG, RUN_TAG
@@ -113,6 +114,15 @@ def test_a_forged_record_leads_to_nothing_uncleared(promoted: Team) -> None:
     with pytest.raises(ClearanceRefused):
         promoted.rollback()
     assert promoted.holder() == 2
+
+
+def test_the_policies_that_a_job_accepts_hold_for_going_back_too(promoted: Team) -> None:
+    """A forged record may name any version that was ever cleared, by a laxer policy as well."""
+    refused = promoted.rollback(allowed=Allowed(policies=frozenset({digest("0")})))
+    assert refused.outcome is None
+    assert promoted.holder() == 2
+    assert promoted.rollback(allowed=Allowed(policies=frozenset({digest("e")}))).outcome is not None
+    assert promoted.holder() == 1
 
 
 def test_an_alias_that_somebody_else_moved_needs_a_number(promoted: Team) -> None:

@@ -8,7 +8,7 @@ import click
 
 from validator.cli.options import debug_option, quiet_option, tracking_uri_option
 from validator.cli.promote import read_expectation, show
-from validator.cli.verify import tell_warning
+from validator.cli.verify import read_digests, tell_warning
 from validator.errors import ExitCode, UsageError
 
 
@@ -31,6 +31,16 @@ from validator.errors import ExitCode, UsageError
 @click.option(
     "--republished", metavar="NAME", help="Accept another version with the same bytes as the cleared one of this model."
 )
+@click.option(
+    "--policy-digest", "policies", multiple=True, metavar="DIGEST", help="Accept this policy only. Repeatable."
+)
+@click.option(
+    "--policy-origin", "origins", multiple=True, metavar="PATTERN",
+    help="Accept a policy read there only: models:/validator.budget.* or git:origin/main:*. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--golden-digest", "goldens", multiple=True, metavar="DIGEST", help="Accept this golden dataset only. Repeatable."
+)
 @click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say.")
 @tracking_uri_option
 @click.option(
@@ -49,6 +59,9 @@ def rollback(
     clearance: Path | None,
     reason: str | None,
     republished: str | None,
+    policies: tuple[str, ...],
+    origins: tuple[str, ...],
+    goldens: tuple[str, ...],
     onnx: str | None,
     tracking_uri: str | None,
     cleared_in: str | None,
@@ -70,6 +83,7 @@ def rollback(
         --without-clearance "3 answers nonsense, 2 was never checked"
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
+    from validator.attest.judgement import Allowed
     from validator.attest.keys import load_public_key
     from validator.registry.mlflow_registry import open_registry
     from validator.rollback import RollbackRequest
@@ -86,6 +100,7 @@ def rollback(
         republished=republished,
         onnx=onnx,
         cleared_in=cleared_in,
+        allowed=Allowed(policies=read_digests(policies), origins=origins or None, goldens=read_digests(goldens)),
     )
     registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning)
     return show(roll_back(request, registry, datetime.now(UTC)), uri, as_json=as_json, quiet=quiet)
