@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.attest.world import STRANGER
-from tests.guard.world import GuardWorld, refusal, seal
+from tests.guard.world import GuardWorld, clear, refusal, seal
+from validator.guard.artifacts import measure_location
+from validator.manifest import measure_folder
 from validator.registry.interface import CHECK_TAG, CLEARANCE_TAG, EXPECT_TAG, PREVIOUS_TAG, VERDICT_TAG
 
 PAGE = Path(__file__).parents[2] / "docs" / "guard.md"
@@ -240,6 +242,64 @@ def overwrite_republished_files(world: GuardWorld) -> None:
     world.promote(number, name="net-prod")
 
 
+def hash_another_folder(world: GuardWorld) -> None:
+    """`urlsplit` would cut a plain path at `#` and hash the folder beside it."""
+    good, served = world.folder / "good", world.folder / "good#b"
+    for folder in (good, served):
+        folder.mkdir()
+        (folder / "MLmodel").write_text("good")
+    number = int(world.store.create_model_version(world.name, str(served)).version)
+    digest = measure_folder(served).digest
+    created = int(world.store.get_model_version(world.name, number).creation_timestamp)
+    text = seal(clear(name=world.name, version=number, created=created, digest=digest, now=world.now))
+    world.tag(number, CLEARANCE_TAG, text)
+    (served / "MLmodel").write_text("other weights")
+    move(world, number)
+
+
+def name_a_host(world: GuardWorld) -> None:
+    make_version_at(world, f"file://elsewhere{world.files(1)}")
+
+
+def name_another_server(world: GuardWorld) -> None:
+    make_version_at(world, "mlflow-artifacts://elsewhere:5000/1/r/artifacts")
+
+
+def escape_the_path(world: GuardWorld) -> None:
+    make_version_at(world, "mlflow-artifacts:/1/r/artifacts/m%2531")
+
+
+def make_version_at(world: GuardWorld, source: str) -> None:
+    from mlflow.entities.model_registry import ModelVersionTag
+
+    world.store.create_registered_model("net-prod")
+    tag = ModelVersionTag(CLEARANCE_TAG, world.tags(1)[CLEARANCE_TAG])
+    world.store.create_model_version("net-prod", source, tags=[tag])
+
+
+def take_the_name_while_it_is_hashed(world: GuardWorld) -> None:
+    text = world.tags(1)[CLEARANCE_TAG]
+
+    def measure_then_replace(location: str) -> str:
+        patch.undo()
+        digest = measure_location(location)
+        world.store.delete_registered_model("net-prod")
+        number = world.register("net-prod", content="net 0", tags={CLEARANCE_TAG: text})
+        world.tag(number, EXPECT_TAG + CHAMPION, "none", "net-prod")
+        return digest
+
+    number = world.register("net-prod", content="net 0", tags={CLEARANCE_TAG: text})
+    world.tag(number, EXPECT_TAG + CHAMPION, "none", "net-prod")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("validator.guard.store.measure_location", measure_then_replace)
+        world.store.set_registered_model_alias("net-prod", CHAMPION, str(number))
+
+
+def rename_into_gate_model(world: GuardWorld) -> None:
+    world.register("draft")
+    world.store.rename_registered_model("draft", "net-prod")
+
+
 ATTACKS: dict[str, tuple[Attack, str]] = {
     "a plain client moves the alias": (move_without_clearance, "carries no clearance"),
     "an alias that is new": (move_another_alias, "carries no clearance"),
@@ -284,6 +344,12 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "the same with other bytes": (make_version_of_gate_model_with_other_bytes, "not those that were cleared"),
     "the same with a clearance of another model": (make_version_of_gate_model_of_another_model, "version: "),
     "republished files overwritten": (overwrite_republished_files, "not those that were cleared"),
+    "a path with # beside the cleared folder": (hash_another_folder, "not those that were cleared"),
+    "a file: location with a host": (name_a_host, "names the host"),
+    "a proxied location on another server": (name_another_server, "clients may be served other bytes"),
+    "a proxied location with an escaped path": (escape_the_path, "clients may be served other bytes"),
+    "another version takes the name during hashing": (take_the_name_while_it_is_hashed, "whose files were hashed"),
+    "another model is renamed to one that the gate alone fills": (rename_into_gate_model, "draft cannot become"),
 }
 
 

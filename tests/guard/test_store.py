@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from tests.guard.world import GuardWorld, refusal
 from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, VERDICT_TAG
 
@@ -61,3 +63,12 @@ def test_what_is_not_protected_is_as_free_as_it_was(world: GuardWorld) -> None:
     world.store.rename_registered_model(world.name, "renamed")
     world.store.delete_model_version("renamed", number)
     world.store.delete_registered_model("renamed")
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_model_that_is_not_there_cannot_be_held(world: GuardWorld) -> None:
+    from mlflow.exceptions import MlflowException
+
+    with pytest.raises(MlflowException, match="name=nobody not found") as caught, world.store._alone("nobody"):
+        raise AssertionError("nothing is held")
+    assert caught.value.error_code == "RESOURCE_DOES_NOT_EXIST"

@@ -3,11 +3,11 @@
 import os
 import posixpath
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from validator.errors import CouldNotRun, GuardRefused, IntegrityError
 from validator.manifest import measure_folder
-from validator.registry.stage import REGISTERED_META, is_registered_meta
+from validator.registry.stage import REGISTERED_META, find_local_folder, is_registered_meta
 from validator.scratch import scratch_folder
 
 DESTINATION_VARIABLE = "_MLFLOW_SERVER_ARTIFACT_DESTINATION"
@@ -23,10 +23,9 @@ def measure_location(location: str) -> str:
         GuardRefused: the server cannot read them, or they hold what cannot be hashed.
     """
     uri = resolve_location(location)
-    parts = urlsplit(uri)
     try:
-        if parts.scheme in ("", "file"):
-            return _measure(Path(unquote(parts.path)))
+        if (folder := find_local_folder(uri)) is not None:
+            return _measure(folder)
         with scratch_folder() as scratch:
             return _measure(_download(uri, str(scratch)))
     except (OSError, IntegrityError, CouldNotRun) as error:
@@ -37,10 +36,20 @@ def measure_location(location: str) -> str:
 
 
 def resolve_location(location: str) -> str:
-    """Return where the server itself finds what clients reach through it."""
+    """Return where the server itself finds what clients reach through it.
+
+    Raises:
+        GuardRefused: clients would reach something else, or the server does not know where it lies.
+    """
     parts = urlsplit(location)
     if parts.scheme != "mlflow-artifacts":
         return location
+    if parts.netloc or set("%?#") & set(location):
+        # A host sends clients to another server; what is escaped is decoded once more on the way than here.
+        raise GuardRefused(
+            f"{location} names a host, or holds one of % ? #: clients may be served other bytes than those hashed here",
+            hint="register the version by mlflow-artifacts:/PATH, with a path of plain characters",
+        )
     root = os.environ.get(DESTINATION_VARIABLE)
     if not root:
         raise GuardRefused(

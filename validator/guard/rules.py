@@ -38,6 +38,8 @@ class Version:
     number: int
     creation_time: int
     """In ms."""
+    location: str
+    """Where its files are read from."""
     tags: Mapping[str, str]
 
     @property
@@ -49,6 +51,14 @@ class Version:
     def uri(self) -> str:
         """The pinned URI."""
         return f"models:/{self.name}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The digest of a version's files, and the version as it was when they were hashed."""
+
+    version: Version
+    digest: str
 
 
 def sha256_of(text: str) -> str:
@@ -101,10 +111,19 @@ def accepted_at(text: str, version: Version, moves: list[Move]) -> datetime | No
     return datetime.fromtimestamp(found[0] / 1_000, UTC) if found else None
 
 
-def require_bytes(predicate: Predicate, digest: str | None, version: Version) -> None:
-    """Require that the files are those that were cleared. None: they were not hashed, because all was done already."""
-    if digest is None:
+def require_bytes(predicate: Predicate, measured: Measured | None, version: Version) -> None:
+    """Require that the files of this very version were hashed, and are those that were cleared.
+
+    None: they were not hashed, because all was done already.
+    """
+    if measured is None:
         raise GuardRefused(f"{version.title} lost the alias just now", hint="look at who holds it, then try again")
+    hashed, digest = measured.version, measured.digest
+    if (hashed.creation_time, hashed.location) != (version.creation_time, version.location):
+        raise GuardRefused(
+            f"{version.title} is not the one whose files were hashed: another took its name meanwhile",
+            hint="look at that version, then try again",
+        )
     if digest != predicate.model.digest:
         raise GuardRefused(
             f"the files of {version.title} are not those that were cleared: {short(predicate.model.digest)} was, they "

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import sqlalchemy
 from mlflow.entities.model_registry.model_version_stages import get_canonical_stage
 from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED, RESOURCE_DOES_NOT_EXIST
 from mlflow.store.model_registry.dbmodels.models import SqlModelVersion, SqlRegisteredModel, SqlRegisteredModelAlias
 from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
@@ -27,6 +27,7 @@ from validator.guard.artifacts import measure_location
 from validator.guard.config import Protection, find_protection
 from validator.guard.moves import Move, create_table, list_moves, record_move
 from validator.guard.rules import (
+    Measured,
     Version,
     refuse_removal,
     require_bytes,
@@ -38,6 +39,9 @@ from validator.guard.rules import (
     sha256_of,
 )
 from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, GUARD_SAYS
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import CursorResult
 
 Clock = Callable[[], datetime]
 
@@ -78,7 +82,7 @@ class GuardedStore(SqlAlchemyStore):
             return
         with refusing():
             # Hashing may take seconds: it comes before the row is held. What it says is compared in the transaction.
-            digest = self._measure(name, alias, version)
+            measured = self._measure(name, alias, version)
             with self._alone(name) as session:
                 holder = self._holders(session, name).get(alias)
                 found = self._version(session, name, version)
@@ -87,7 +91,7 @@ class GuardedStore(SqlAlchemyStore):
                 moves = list_moves(session, self._get_active_workspace(), name, alias)
                 predicate = require_move(alias, found, holder, self._protection, moves, self._now())
                 if self._protection.config.verify_bytes:
-                    require_bytes(predicate, digest, found)
+                    require_bytes(predicate, measured, found)
                 super().set_registered_model_alias(name, alias, version)
                 super().delete_model_version_tag(name, version, EXPECT_TAG + alias)
                 text = found.tags[CLEARANCE_TAG]
@@ -130,7 +134,7 @@ class GuardedStore(SqlAlchemyStore):
         with refusing():
             target = get_canonical_stage(stage)
             is_protected = self._protection.protects_stage(name, target)
-            digest = self._measure(name, None, version) if is_protected else None
+            measured = self._measure(name, None, version) if is_protected else None
             with self._alone(name) as session:
                 found = self._version(session, name, version)
                 present = self._get_sql_model_version(session, name, version).current_stage
@@ -143,7 +147,7 @@ class GuardedStore(SqlAlchemyStore):
                     text = found.tags.get(CLEARANCE_TAG)
                     predicate = require_clearance(text, found, self._protection, [], self._now())
                     if self._protection.config.verify_bytes:
-                        require_bytes(predicate, digest, found)
+                        require_bytes(predicate, measured, found)
                 return super().transition_model_version_stage(name, version, stage, archive_existing_versions)
 
     # --- Models ---------------------------------------------------------------------------------------------------
@@ -165,6 +169,12 @@ class GuardedStore(SqlAlchemyStore):
                 raise GuardRefused(
                     f"{name} cannot become {new_name}, which is protected: nobody guarded it so far",
                     hint="register its bytes as a version of that model",
+                )
+            origin = self._protection.origin_of(new_name)
+            if origin is not None and origin != self._protection.origin_of(name):
+                raise GuardRefused(
+                    f"{name} cannot become {new_name}, whose versions are made with a clearance of {origin} alone",
+                    hint=f"check a version of {origin}, then validator promote it with --level republish",
                 )
             self._require_free(session, name, "renamed")
             return super().rename_registered_model(name, new_name)
@@ -234,7 +244,7 @@ class GuardedStore(SqlAlchemyStore):
 
     # --- Facts ----------------------------------------------------------------------------------------------------
 
-    def _measure(self, name: str, alias: str | None, version: Any) -> str | None:
+    def _measure(self, name: str, alias: str | None, version: Any) -> Measured | None:
         """Hash a version's files; None: not asked for, or the alias is there already.
 
         Only what is cleared is hashed: nobody can make the server read what he likes.
@@ -249,7 +259,7 @@ class GuardedStore(SqlAlchemyStore):
             else:
                 moves = list_moves(session, self._get_active_workspace(), name, alias)
                 require_move(alias, found, holder, self._protection, moves, self._now())
-        return measure_location(self.get_model_version_download_uri(name, version))
+        return Measured(found, measure_location(found.location))
 
     def _find_tampered(self, name: str, alias: str) -> int | None:
         """Return the holder of an alias if its files are no longer those that were cleared."""
@@ -266,14 +276,14 @@ class GuardedStore(SqlAlchemyStore):
         if origin is None:
             require_new_tags(tags, name)
             return
-        new = Version(name=name, number=0, creation_time=0, tags=tags)
+        new = Version(name=name, number=0, creation_time=0, location=source, tags=tags)
         if (text := tags.get(CLEARANCE_TAG)) is None:
             raise GuardRefused(
                 f"versions of {name} are made with a clearance of {origin} alone",
                 hint=f"check a version of {origin}, then validator promote it with --level republish",
             )
         predicate = require_clearance(text, new, self._protection, [], self._now())
-        require_bytes(predicate, measure_location(self._locate(source)), new)
+        require_bytes(predicate, Measured(new, measure_location(self._locate(source))), new)
         for key, value in tags.items():
             require_version_tag(key, value, new, self._protection, [], self._now())
 
@@ -295,6 +305,7 @@ class GuardedStore(SqlAlchemyStore):
             name=name,
             number=int(row.version),
             creation_time=int(row.creation_time),
+            location=str(row.storage_location or row.source),
             tags={tag.key: tag.value for tag in row.model_version_tags},
         )
 
@@ -337,14 +348,19 @@ class GuardedStore(SqlAlchemyStore):
 
         The change that changes nothing locks on every database, before anything is read: `SELECT ... FOR UPDATE` does
         not exist in SQLite, where a transaction that has read first may not write afterwards.
+
+        Raises:
+            MlflowException: there is no such model, so that nothing would be held.
         """
         with self._session(read_only=False) as session:
-            session.execute(
+            held = session.execute(
                 sqlalchemy.update(SqlRegisteredModel)
                 .where(SqlRegisteredModel.workspace == self._get_active_workspace(), SqlRegisteredModel.name == name)
                 .values(last_updated_time=SqlRegisteredModel.last_updated_time)
                 .execution_options(synchronize_session=False)
             )
+            if cast("CursorResult[Any]", held).rowcount == 0:
+                raise MlflowException(f"Registered Model with name={name} not found", RESOURCE_DOES_NOT_EXIST)
             self._current.session = session
             try:
                 yield session

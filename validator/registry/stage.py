@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from validator.disk import remove_tree
 from validator.errors import CouldNotRun, IntegrityError, UriError, ValidatorError
@@ -129,10 +129,9 @@ def _refuse_links(subject: Subject) -> None:
     Raises:
         IntegrityError: a symbolic link, or a file that has another name elsewhere.
     """
-    parts = urlsplit(subject.download_uri)
-    if parts.scheme not in ("", "file"):
+    root = find_local_folder(subject.download_uri)
+    if root is None:
         return
-    root = Path(unquote(parts.path))
     for path in (root, *root.rglob("*")):
         if path.is_symlink():
             raise IntegrityError(f"{path.relative_to(root)} of {subject.title} is a symbolic link in the store")
@@ -141,6 +140,24 @@ def _refuse_links(subject: Subject) -> None:
                 f"{path.relative_to(root)} of {subject.title} is one file with another in the store, a hard link",
                 hint="its bytes can change with the other's: register the model again from files of its own",
             )
+
+
+def find_local_folder(location: str) -> Path | None:
+    """Return the folder of this machine that MLflow itself reads at an artifact location; None: it lies elsewhere.
+
+    In a plain path `#` and `?` are characters like others; only a `file:` URI is taken apart.
+
+    Raises:
+        IntegrityError: a `file:` URI names a host, which MLflow would ignore.
+    """
+    from mlflow.utils.file_utils import local_file_uri_to_path
+
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file"):
+        return None
+    if location.startswith("file:") and parts.netloc:
+        raise IntegrityError(f"{location} names the host {parts.netloc}: a file: URI means this machine")
+    return Path(local_file_uri_to_path(location))  # type: ignore[no-untyped-call]
 
 
 def is_registered_meta(path: Path) -> bool:
