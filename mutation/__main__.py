@@ -104,6 +104,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="JSON lines of all mutants")
     parser.add_argument("--part", choices=("functions", "constants"), help="only mutants within functions, or outside")
     parser.add_argument("--share", default="0/1", help="I/N: every Nth mutant from the Ith on, for several processes")
+    parser.add_argument("--again", type=Path, help="results of an earlier run: only what was not killed then")
     parser.add_argument("--lines", help="FIRST-LAST: only mutants on these lines")
     given = parser.parse_args()
     os.chdir(ROOT)
@@ -128,6 +129,10 @@ def main() -> int:
     random.Random(0).shuffle(work)  # noqa: S311 - no secret
     start, _, step = given.share.partition("/")
     work = work[int(start) :: int(step)]
+    if given.again:
+        earlier = [json.loads(line) for line in given.again.read_text(encoding="utf-8").splitlines()]
+        alive = {(r["module"], r["column"], r["what"]) for r in earlier if r["end"] != "killed"}
+        work = [(module, mutant) for module, mutant in work if (module, mutant.column, mutant.what) in alive]
     if given.part != "functions":
         _run_imports(TARGETS[given.target], [item for item in work if not item[1].function], note)
     if given.part != "constants":
