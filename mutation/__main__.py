@@ -268,6 +268,9 @@ class _Runner:
                 return True
             for place in lines:
                 self.covering[place].append((time.perf_counter() - begin, item))
+        # The control: without a change every test passes in a fork, too, else all would seem to be killed.
+        if _in_fork(lambda: self._pass(session.items), 600) != "survived":
+            raise SystemExit("the tests do not pass in a fork")
         for tests in self.covering.values():
             tests.sort(key=lambda test: test[0])
         for done, (module, mutant) in enumerate(self.work):
@@ -312,14 +315,18 @@ class _Runner:
 
         def do() -> bool:
             function.__code__ = code
-            sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-            for _, item in tests:
-                _protocol(item)
-                if self.failed:
-                    return False
-            return True
+            return self._pass([item for _, item in tests])
 
         return _in_fork(do, 30 + 20 * sum(cost for cost, _ in tests))
+
+    def _pass(self, items: Sequence[pytest.Item]) -> bool:
+        """Run tests in a fork until one fails."""
+        sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        for item in items:
+            _protocol(item)
+            if self.failed:
+                return False
+        return True
 
     def _tests_of_function(self, path: str, mutant: Mutant) -> list[tuple[float, pytest.Item]]:
         """Return the tests of the whole function, for a line in the midst of an expression that has no event."""
