@@ -623,3 +623,39 @@ def test_exactly_as_many_samples_as_are_asked_for_are_enough() -> None:
     ]
     counted = findings_of(judge(CPU, evidence()), Check.EVIDENCE, None)
     assert [f.message for f in counted] == ["16 golden samples, at least 8 are asked for"]
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("bfloat16", 2.0), ("float16", 2.0), ("float32", 10.0)])
+def test_a_model_that_is_stored_in_half_precision_is_judged_in_its_class(dtype: str, limit: float) -> None:
+    stored = facts(parameter_dtypes={dtype: 100}, working_dtype=dtype)
+    y = frames({"output": scores()})
+    rows = (
+        backend_evidence(REFERENCE, y, y),
+        backend_evidence("eager-cpu", y, frames({"output": noisy(scores(), 1e-3, seed=2)})),
+        backend_evidence("onnxruntime-cpu", y, frames({"output": noisy(scores(), 1e-3, seed=3)})),
+    )
+    decision = judge(CPU, evidence(backends=rows, facts=stored))
+    assert {f.limit for f in findings_of(decision, Check.ERROR_RATIO) if f.metric == "error ratio"} == {limit}
+
+
+@pytest.mark.parametrize(
+    ("status", "how", "hint"),
+    [
+        (-9, "was ended by signal 9", "for want of memory"),
+        (-11, "was ended by signal 11", None),
+        (0, "ended with status 0 and without proof", None),
+        (1, "ended with status 1 and without proof", None),
+    ],
+)
+def test_a_worker_that_died_says_how(status: int, how: str, hint: str | None) -> None:
+    crashed = Crashed(job=run_job(ORT), exit_status=status, samples=0, log_tail="")
+    (found,) = findings_of(judge(CPU, with_backend("onnxruntime-cpu", outcome=crashed)), Check.WORKER)
+    assert how in found.message
+    assert ("for want of memory" in (found.hint or "")) is (hint is not None)
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, None), (3, None), (4, " and 1 more"), (9, " and 6 more")])
+def test_strange_files_are_named_and_those_left_out_are_counted(count: int, more: str | None) -> None:
+    strange = tuple(f"file-{number}" for number in range(count))
+    (caution,) = [w for w in judge(CPU, evidence(strange=strange)).warnings if w.code == "contents"]
+    assert caution.message.endswith(more or f"file-{count - 1}")

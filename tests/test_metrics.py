@@ -398,3 +398,17 @@ def test_a_quantile_is_the_last_number_of_its_bucket(error: float) -> None:
     quantile = np.float32(histogram_quantile(error_histogram(np.zeros(1), np.array([error])), 0.5))
     bits, own = int(quantile.view(np.uint32)), int(np.float32(error).view(np.uint32))
     assert (bits >> 16, bits & 0xFFFF) == (own >> 16, 0xFFFF)
+
+
+def test_a_histogram_counts_differences_and_a_quantile_of_0_is_the_smallest() -> None:
+    histogram = error_histogram(np.array([5.0, 5.0, 5.0]), np.array([5.5, 7.0, 1.0]))
+    assert histogram_quantile(histogram, 0.0) == pytest.approx(0.5, rel=0.01)
+    assert histogram_quantile(histogram, 0.5) == pytest.approx(2.0, rel=0.01)
+    assert histogram_quantile(histogram, 1.0) == pytest.approx(4.0, rel=0.01)
+
+
+def test_below_a_hundred_samples_the_99th_percentile_is_the_worst() -> None:
+    y = np.array([[1.0], [4.0], [2.0]])
+    summary = summarize(sample_rows(0, y, y + np.array([[0.1], [0.3], [0.2]])))
+    assert summary.sample_p99 == summary.sample_max == pytest.approx(0.3)
+    assert summary.sample_p99_reference == summary.sample_max_reference == 4.0

@@ -93,3 +93,14 @@ def test_nan_in_either_part_is_nan_and_a_part_that_cannot_be_compared_is_left_ou
     nothing["compared"] = 0
     ratios, _ = pooled_ratios(gathered(16), nothing, baseline, unit_roundoff=UNIT_ROUNDOFF)
     assert math.isnan(ratios.pooled)
+
+
+def test_one_sample_that_cannot_be_compared_takes_no_other_out() -> None:
+    scale = np.ones(32)
+    errors = np.repeat([20 * NOISE, NOISE], 16)
+    rows, baseline = measured(errors, scale), measured(NOISE * scale, scale)
+    for side in (rows, baseline):
+        for field in ("compared", "sum_sq_error", "sum_sq_reference"):
+            side[field][0] = 0
+    ratios, _ = pooled_ratios(gathered(16), rows, baseline, unit_roundoff=UNIT_ROUNDOFF)
+    assert math.isclose(ratios.pooled, 20, rel_tol=1e-3)
