@@ -78,6 +78,8 @@ OPTIONS = (
     "--capture=no",
     "--no-header",
     "--tb=no",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",  # hypothesis is here before pytest,
 )
 
 

@@ -412,3 +412,19 @@ def test_below_a_hundred_samples_the_99th_percentile_is_the_worst() -> None:
     summary = summarize(sample_rows(0, y, y + np.array([[0.1], [0.3], [0.2]])))
     assert summary.sample_p99 == summary.sample_max == pytest.approx(0.3)
     assert summary.sample_p99_reference == summary.sample_max_reference == 4.0
+
+
+def test_a_channel_of_zeros_has_no_ratio_or_an_infinite_one() -> None:
+    y = np.zeros((2, 2))
+    right, wrong = (channel_maxima(y, y + error)[0] for error in (0.0, np.array([0.0, 0.5])))
+    assert worst_channel(right, None, unit_roundoff=U32)[0] == 0.0
+    assert worst_channel(wrong, None, unit_roundoff=U32) == (math.inf, 1)
+    assert worst_channel(wrong, right, unit_roundoff=U32) == (math.inf, 1)
+
+
+def test_samples_of_one_number_have_a_floor_of_their_own() -> None:
+    y = np.array([[10.0], [1.0]])
+    candidate, baseline = (sample_rows(0, y, y + np.array(error)) for error in ([[0.3], [0.1]], [[0.1], [0.05]]))
+    samples, ratios = own_sample_ratios(candidate, baseline, unit_roundoff=U32)
+    assert samples.tolist() == [0, 1]
+    assert ratios == pytest.approx([0.3 / 0.3, 2.0])
