@@ -130,7 +130,7 @@ def test_a_local_folder_is_a_model_and_what_the_model_cannot_tell_is_a_warning(t
         "the stratum low-margin is left out: the model has no output of shape (samples, classes)",
         "the stratum shapes is left out: only an exported program says which sizes vary",
     )
-    assert result.dataset.strata.count(Stratum.ACTIVATION_EXTREMES) == 3
+    assert 1 <= result.dataset.strata.count(Stratum.ACTIVATION_EXTREMES) <= 3, "one sample may be the extreme of two"
 
 
 def test_a_source_that_does_not_fit_the_model_says_how(words: Path, tmp_path: Path) -> None:

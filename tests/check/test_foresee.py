@@ -37,7 +37,7 @@ def test_every_job_finds_a_worker_and_every_worker_a_job(
     jobs = [
         plan_probe(target.program, target.golden, threads=threads),
         *plan_runs(policy, rows, target, threads=threads),
-        plan_weights(target, onnx, threads=threads) if given else plan_export(target, onnx.path, threads=threads),
+        plan_weights(target, onnx, threads=threads) if given else plan_export(target, threads=threads),
     ]
     assert Counter(foresee(policy, replace(REQUEST, onnx=given))) == Counter(WarmSpec.of_job(job) for job in jobs)
 

@@ -155,7 +155,7 @@ class Forges(Honest):
         jobs = [o for o in gc.get_objects() if type(o).__name__ == kind]
         if jobs:
             self.job = jobs[0]
-            self.pipe = max(n for n in range(3, 64) if is_pipe(n))
+            self.pipe = max(n for n in range(3, 4096) if is_pipe(n))
             self.forge()
             os._exit(0)
 
