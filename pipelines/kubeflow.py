@@ -16,7 +16,7 @@ IMAGE = os.environ.get("VALIDATOR_IMAGE", "validator:0.1.0")
 # kfp knows where an artifact lies only when the step runs, and only in command and arguments. The shell gets that as $0
 # and the parameters as $1 and so on, so none of them is pasted into a script.
 CHECK = 'REPORT_FOLDER="$0" exec check.sh "$1" --tracking-uri "$2" --policy "$3" ${4:+--golden "$4"}'
-PROMOTE = 'REPORT_FOLDER="$0" exec promote.sh "$1" --tracking-uri "$2" --key "$3"'
+PROMOTE = 'REPORT_FOLDER="$0" EXPECT_URI="$1" exec promote.sh "$2" --tracking-uri "$3" --key "$4" --policy-digest "$5"'
 
 
 @dsl.container_component
@@ -34,10 +34,14 @@ def check(
 
 
 @dsl.container_component
-def promote(report: dsl.Input[dsl.Artifact], tracking_uri: str, alias: str, public_key: str):
+def promote(
+    report: dsl.Input[dsl.Artifact], uri: str, tracking_uri: str, alias: str, public_key: str, policy_digest: str
+):
     """Move the alias to the version that the report's clearance is about. `public_key` is a file in the container."""
     return dsl.ContainerSpec(
-        image=IMAGE, command=["sh", "-c", PROMOTE], args=[report.path, alias, tracking_uri, public_key]
+        image=IMAGE,
+        command=["sh", "-c", PROMOTE],
+        args=[report.path, uri, alias, tracking_uri, public_key, policy_digest],
     )
 
 
@@ -46,6 +50,7 @@ def gate(
     uri: str,
     tracking_uri: str,
     alias: str,
+    policy_digest: str,
     public_key: str = "/keys/gate.key.pub",
     policy: str = "default",
     golden: str = "",
@@ -54,7 +59,10 @@ def gate(
     checked = check(uri=uri, tracking_uri=tracking_uri, policy=policy, golden=golden)
     checked.set_caching_options(enable_caching=False)  # yesterday's verdict is not today's
     checked.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(1)
-    promoted = promote(report=checked.outputs["report"], tracking_uri=tracking_uri, alias=alias, public_key=public_key)
+    promoted = promote(
+        report=checked.outputs["report"], uri=uri, tracking_uri=tracking_uri, alias=alias, public_key=public_key,
+        policy_digest=policy_digest,
+    )  # fmt: skip
     promoted.set_caching_options(enable_caching=False)
 
 

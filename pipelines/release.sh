@@ -6,7 +6,8 @@
 #
 # OPTIONs go to check.sh. In a CI take separate jobs instead, with check.sh in one and promote.sh in the other: what runs
 # models should not hold the right to promote. SMOKE_TEST is a command for sh; PROMOTED_URI names to it what was
-# promoted. When it fails, the alias goes back to its previous holder.
+# promoted. When it fails, the alias goes back to its previous holder. POLICY_DIGEST, if it is set, is the policy that must
+# have been used.
 #
 # Ends with 0 when the version is promoted and the trial did not fail, with 1 when the check or the trial failed, and with
 # the exit code of the step that stopped it otherwise. When a rollback fails its exit code is the last word: the alias
@@ -23,14 +24,16 @@ alias=$2
 shift 2
 
 "$here/check.sh" "$uri" "$@" || exit
-"$here/promote.sh" "$alias" --key "$PUBLIC_KEY" || exit
-[ -n "${SMOKE_TEST:-}" ] || exit 0
-
-name=$(python3 -c '
+# Before anything moves: a trial that cannot be named could not be taken back either.
+name=$(python3 -I -c '
 import json, sys
 with open(sys.argv[1], encoding="utf-8") as stream:
     print(json.load(stream)["subject"]["name"])
 ' "${REPORT_FOLDER:-validator-report}/verdict.json") || exit 3
+EXPECT_URI=$uri "$here/promote.sh" "$alias" --key "$PUBLIC_KEY" \
+  ${POLICY_DIGEST:+--policy-digest "$POLICY_DIGEST"} || exit
+[ -n "${SMOKE_TEST:-}" ] || exit 0
+
 PROMOTED_URI="models:/$name@$alias" sh -c "$SMOKE_TEST" && exit 0
 
 echo "release.sh: the trial failed; $alias goes back to its previous holder" >&2

@@ -181,6 +181,7 @@ def test_the_workflow_promotes_what_the_check_cleared(replay: Replay, recorded: 
         "vars.VALIDATOR_PUBLIC_KEY": replay.world.public_key.read_text(encoding="utf-8"),
         "vars.VALIDATOR_POLICY_DIGEST": document["policy"]["digest"],
         "inputs.alias": "github",
+        "inputs.uri": HEALTHY,
         "inputs.expect-current": "",
     }
     runner = Runner(tmp_path, replay.world.environment(), contexts)

@@ -57,7 +57,9 @@ def test_the_steps_check_and_promote(replay: Replay, recorded: Callable[[str], P
     expected = ["check", "--tracking-uri", uri, "--policy", "a policy.toml", "--output", str(report), "--", HEALTHY]
     assert replay.arguments() == expected
     assert json.loads((report / "verdict.json").read_bytes())["verdict"] == "pass"
-    asked = {"alias": "kubeflow", "tracking_uri": uri, "public_key": str(replay.world.public_key)}
+    digest = json.loads((report / "verdict.json").read_bytes())["policy"]["digest"]
+    asked = {"uri": HEALTHY, "alias": "kubeflow", "tracking_uri": uri, "policy_digest": digest}
+    asked |= {"public_key": str(replay.world.public_key)}
     ended = step(replay, recorded(HEALTHY), tmp_path, "promote", report, **asked)
     assert ended.returncode == ExitCode.PASS, ended.stderr
     assert "kubeflow of net points to version 1" in ended.stdout

@@ -254,6 +254,21 @@ def test_only_the_pod_that_checks_holds_the_private_key_and_only_the_other_may_p
     assert "mlflow-promote" in promote
 
 
+def test_argo_waits_for_a_person_and_not_for_a_clock() -> None:
+    spec = load(PIPELINES / "argo-workflow.yaml")["spec"]
+    assert [template["suspend"] for template in spec["templates"] if "suspend" in template] == [{}]
+    assert spec["activeDeadlineSeconds"] > 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*WORKFLOWS, *ACTIONS, *sorted(PIPELINES.glob("*.sh")), GITLAB, PIPELINES / "Jenkinsfile", *MANIFESTS],
+    ids=name_of,
+)
+def test_no_python_of_a_job_imports_from_the_current_folder(path: Path) -> None:
+    assert not re.findall(r"python3? -[cm]", path.read_text(encoding="utf-8"))
+
+
 # --- The image ----------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Jenkins, Argo and Kubernetes: no engine is here, so what they would start is started, on what a real check left."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,10 @@ from tests.pipelines.conftest import HEALTHY, PIPELINES, TRAINING, Ended, Replay
 from validator.errors import ExitCode
 
 Recorded = Callable[[str], Path]
+
+
+def digest_of_policy(recording: Path) -> str:
+    return str(json.loads((recording / "report" / "verdict.json").read_bytes())["policy"]["digest"])
 
 
 def jenkins(replay: Replay, recording: Path, folder: Path, number: int, **variables: str) -> Ended:
@@ -29,7 +34,9 @@ def test_jenkins_checks_and_promotes(replay: Replay, recorded: Recorded, tmp_pat
     given = replay.arguments()
     assert given[given.index("--policy") + 1 :][:3] == ["a policy.toml", "--format", "junit,md"]
     assert (tmp_path / "validator-report" / "junit.xml").exists()
-    ended = jenkins(replay, recorded(HEALTHY), tmp_path, 1, ALIAS="jenkins", PUBLIC_KEY=str(replay.world.public_key))
+    variables = {"URI": HEALTHY, "ALIAS": "jenkins", "PUBLIC_KEY": str(replay.world.public_key)}
+    digest = digest_of_policy(recorded(HEALTHY))
+    ended = jenkins(replay, recorded(HEALTHY), tmp_path, 1, POLICY_DIGEST=digest, **variables)
     assert ended.returncode == ExitCode.PASS, ended.stderr
     assert "jenkins of net points to version 1" in ended.stdout
 
@@ -49,9 +56,15 @@ def start(replay: Replay, recording: Path, folder: Path, container: dict[str, An
             text = text.replace(mount, path)
         return text
 
-    words = [place(word) for word in [*container["command"], *container["args"]]]
+    own = {
+        entry["name"]: place(entry["value"]) if "value" in entry else digest_of_policy(recording)
+        for entry in container["env"]
+    }
+    words = [
+        re.sub(r"\$\((\w+)\)", lambda match: own[match[1]], place(word))
+        for word in [*container["command"], *container["args"]]
+    ]
     assert not [word for word in words if "{{" in word]
-    own = {entry["name"]: place(entry["value"]) for entry in container["env"]}
     own.pop("MLFLOW_TRACKING_URI")  # the registry of the tests is another
     return run(words, cwd=folder, env=replay.environment(recording) | own)
 
@@ -82,7 +95,7 @@ def test_the_pod_of_the_job_ends_with_the_programs_exit_code(
 
 def test_argos_pods_check_and_promote(replay: Replay, recorded: Recorded, tmp_path: Path) -> None:
     text = (PIPELINES / "argo-workflow.yaml").read_text(encoding="utf-8")
-    given = {"uri": HEALTHY, "golden": "my golden", "alias": "argo", "image": "validator"}
+    given = {"uri": HEALTHY, "golden": "my golden", "alias": "argo"}
     filled = re.sub(r"\{\{workflow\.parameters\.(\w+)}}", lambda match: given[match[1]], text)
     templates = {entry["name"]: entry for entry in yaml.safe_load(filled)["spec"]["templates"]}
     tasks = {task["name"]: task.get("depends", "") for task in templates["gate"]["dag"]["tasks"]}

@@ -219,6 +219,48 @@ def test_nothing_is_promoted_without_a_pass(recipe: Recipe, document: str | None
     assert not (recipe.folder / "arguments").exists()
 
 
+@pytest.mark.parametrize(
+    "uri", ["models:/alexnet@champion", "models:/alexnet", "models:/a/b/3", "models://3", "runs:/a/3"]
+)
+def test_a_document_that_pins_no_version_promotes_nothing(recipe: Recipe, uri: str) -> None:
+    recipe.report.mkdir()
+    (recipe.report / "verdict.json").write_text(pinned("pass", uri), encoding="utf-8")
+    assert recipe.run(0, None, "champion", script=PROMOTE) == ExitCode.REFUSED
+    assert not (recipe.folder / "arguments").exists()
+
+
+@pytest.mark.parametrize(
+    ("expected", "code"),
+    [
+        ("", ExitCode.PASS),
+        ("models:/alexnet/3", ExitCode.PASS),
+        ("models:/alexnet@candidate", ExitCode.PASS),
+        ("models:/alexnet/2", ExitCode.REFUSED),
+        ("models:/alex/3", ExitCode.REFUSED),
+        ("models:/alexnet2@candidate", ExitCode.REFUSED),
+        ("models:/*@candidate", ExitCode.REFUSED),
+    ],
+)
+def test_the_document_does_not_choose_the_model(recipe: Recipe, expected: str, code: ExitCode) -> None:
+    recipe.report.mkdir()
+    (recipe.report / "verdict.json").write_text(pinned("pass"), encoding="utf-8")
+    assert recipe.run(0, None, "champion", script=PROMOTE, EXPECT_URI=expected) == code
+    assert (recipe.folder / "arguments").exists() == (code == ExitCode.PASS)
+
+
+@pytest.mark.parametrize("script", [CHECK, PROMOTE, RELEASE], ids=lambda path: path.name)
+def test_no_recipe_imports_from_the_current_folder(recipe: Recipe, script: Path) -> None:
+    for name in ("json", "secrets"):
+        (recipe.folder / f"{name}.py").write_text("open('imported', 'w').close()\n", encoding="utf-8")
+    (recipe.folder / "gate.key").write_text("a key\n", encoding="utf-8")
+    recipe.report.mkdir()
+    (recipe.report / "verdict.json").write_text(pinned("pass"), encoding="utf-8")
+    words = {CHECK: ["models:/alexnet/3"], PROMOTE: ["champion"], RELEASE: ["models:/alexnet/3", "champion"]}[script]
+    keys = {"SIGN_KEY": "gate.key", "PUBLIC_KEY": "gate.key.pub", "SMOKE_TEST": "true"}
+    assert recipe.run(0, pinned("pass"), *words, script=script, **keys) == ExitCode.PASS
+    assert not (recipe.folder / "imported").exists()
+
+
 # --- With the program ---------------------------------------------------------------------------------------------
 
 
@@ -254,10 +296,10 @@ def holder(world: World, alias: str) -> str:
     return ended.stdout.strip()
 
 
-def release(replay: Replay, recording: Path, folder: Path, alias: str, trial: str) -> Ended:
+def release(replay: Replay, recording: Path, folder: Path, alias: str, trial: str, uri: str = HEALTHY) -> Ended:
     keys = {"SIGN_KEY": str(replay.world.key), "PUBLIC_KEY": str(replay.world.public_key)}
     env = replay.environment(recording, SMOKE_TEST=trial, **keys)
-    return run([RELEASE, HEALTHY, alias], cwd=folder, env=env)
+    return run([RELEASE, uri, alias], cwd=folder, env=env)
 
 
 def test_release_promotes_and_tries(replay: Replay, recorded: Callable[[str], Path], tmp_path: Path) -> None:
@@ -285,7 +327,7 @@ def test_release_stops_where_the_folder_holds_a_forged_pass(
     forged = make_recording(tmp_path / "forged", 0, text.replace("models:/net/1", "models:/net/2"))
     clearance = (recorded(HEALTHY) / "report" / "clearance.json").read_bytes()
     (forged / "report" / "clearance.json").write_bytes(clearance)
-    ended = release(replay, forged, tmp_path, "forged", "true")
+    ended = release(replay, forged, tmp_path, "forged", "true", "models:/net@candidate")
     assert ended.returncode == ExitCode.REFUSED, ended.stderr
     assert holder(replay.world, "forged") == "none"
 
