@@ -3,7 +3,7 @@
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -61,6 +61,37 @@ class Asked(TypedDict):
     sandbox: Request
 
 
+def decorate(command: Callable[..., object], decorators: Sequence[Decorator]) -> Callable[..., object]:
+    """Give a command several options, in the order in which its help shows them."""
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def acceptance_options(command: Callable[..., object]) -> Callable[..., object]:
+    """Give a command that verifies a clearance the options that say which are accepted, and where to look."""
+    decorators = (
+        click.option(
+            "--policy-digest", "policies", multiple=True, metavar="DIGEST", help="Accept this policy only. Repeatable."
+        ),
+        click.option(
+            "--policy-origin", "origins", multiple=True, metavar="PATTERN",
+            help="Accept a policy read there only: models:/validator.budget.* or git:origin/main:*. Repeatable.",
+        ),
+        click.option(
+            "--golden-digest", "goldens", multiple=True, metavar="DIGEST",
+            help="Accept this golden dataset only. Repeatable.",
+        ),
+        click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say."),
+        tracking_uri_option,
+        click.option(
+            "--cleared-in", metavar="URI",
+            help="What the registry was called where the model was checked, if not as here.",
+        ),
+    )  # fmt: skip
+    return decorate(command, decorators)
+
+
 def run_options(*, deed: str, policy_is: str) -> Decorator:
     """Give a command that runs a model its argument and the options that say what is run.
 
@@ -85,13 +116,7 @@ def run_options(*, deed: str, policy_is: str) -> Decorator:
         sandbox_option,
         tracking_uri_option,
     )  # fmt: skip
-
-    def decorate(command: Callable[..., object]) -> Callable[..., object]:
-        for decorator in reversed(decorators):
-            command = decorator(command)
-        return command
-
-    return decorate
+    return lambda command: decorate(command, decorators)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from validator.cli.options import debug_option, quiet_option, tracking_uri_option
+from validator.cli.options import acceptance_options, debug_option, quiet_option
 from validator.cli.verify import read_digests, render_claims, tell_warning, to_document
 from validator.errors import ExitCode, UsageError
 
@@ -38,21 +38,7 @@ if TYPE_CHECKING:
 @click.option(
     "--experiment", metavar="NAME", help="Experiment that is republished into; by default validator.promoted."
 )
-@click.option(
-    "--policy-digest", "policies", multiple=True, metavar="DIGEST", help="Accept this policy only. Repeatable."
-)
-@click.option(
-    "--policy-origin", "origins", multiple=True, metavar="PATTERN",
-    help="Accept a policy read there only: models:/validator.budget.* or git:origin/main:*. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--golden-digest", "goldens", multiple=True, metavar="DIGEST", help="Accept this golden dataset only. Repeatable."
-)
-@click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say.")
-@tracking_uri_option
-@click.option(
-    "--cleared-in", metavar="URI", help="What the registry was called where the model was checked, if not as here."
-)
+@acceptance_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @quiet_option
 @debug_option

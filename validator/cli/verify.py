@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from validator.cli.options import debug_option, tracking_uri_option
+from validator.cli.options import acceptance_options, debug_option
 from validator.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -26,21 +26,7 @@ _DIGEST = r"sha256:[0-9a-f]{64}"
 @click.option("--clearance", type=click.Path(path_type=Path), metavar="FILE", help="The clearance.")
 @click.option("--from-run", is_flag=True, help="Take the clearance from the run that the version's tag names.")
 @click.option("--alias", metavar="NAME", help="Require that this alias points to the cleared version.")
-@click.option(
-    "--policy-digest", "policies", multiple=True, metavar="DIGEST", help="Accept this policy only. Repeatable."
-)
-@click.option(
-    "--policy-origin", "origins", multiple=True, metavar="PATTERN",
-    help="Accept a policy read there only: models:/validator.budget.* or git:origin/main:*. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--golden-digest", "goldens", multiple=True, metavar="DIGEST", help="Accept this golden dataset only. Repeatable."
-)
-@click.option("--onnx", metavar="FILE|URI", help="Where the ONNX file is, if the clearance cannot say.")
-@tracking_uri_option
-@click.option(
-    "--cleared-in", metavar="URI", help="What the registry was called where the model was checked, if not as here."
-)
+@acceptance_options
 @click.option(
     "--republished", metavar="NAME", help="Accept another version with the same bytes as the cleared one of this model."
 )
