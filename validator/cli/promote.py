@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from validator.cli.options import acceptance_options, debug_option, quiet_option
-from validator.cli.verify import read_digests, render_claims, tell_warning, to_document
+from validator.cli.verify import read_allowed, render_claims, tell_warning, to_document
 from validator.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ def promote(
         --level republish --to alexnet-prod
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
-    from validator.attest.judgement import Allowed
     from validator.attest.keys import load_public_key
     from validator.promote import PromoteRequest
     from validator.promote import promote as promote_version
@@ -95,7 +94,7 @@ def promote(
         republish=read_destination(level, to, experiment),
         onnx=onnx,
         cleared_in=cleared_in,
-        allowed=Allowed(policies=read_digests(policies), origins=origins or None, goldens=read_digests(goldens)),
+        allowed=read_allowed(policies, origins, goldens),
     )
     registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning)
     return show(promote_version(request, registry, datetime.now(UTC)), uri, as_json=as_json, quiet=quiet)

@@ -8,7 +8,7 @@ import click
 
 from validator.cli.options import acceptance_options, debug_option, quiet_option
 from validator.cli.promote import read_expectation, show
-from validator.cli.verify import read_digests, tell_warning
+from validator.cli.verify import read_allowed, tell_warning
 from validator.errors import ExitCode, UsageError
 
 
@@ -69,7 +69,6 @@ def rollback(
         --without-clearance "3 answers nonsense, 2 was never checked"
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
-    from validator.attest.judgement import Allowed
     from validator.attest.keys import load_public_key
     from validator.registry.mlflow_registry import open_registry
     from validator.rollback import RollbackRequest
@@ -86,7 +85,7 @@ def rollback(
         republished=republished,
         onnx=onnx,
         cleared_in=cleared_in,
-        allowed=Allowed(policies=read_digests(policies), origins=origins or None, goldens=read_digests(goldens)),
+        allowed=read_allowed(policies, origins, goldens),
     )
     registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning)
     return show(roll_back(request, registry, datetime.now(UTC)), uri, as_json=as_json, quiet=quiet)

@@ -12,6 +12,7 @@ from validator.cli.options import acceptance_options, debug_option
 from validator.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from validator.attest.judgement import Allowed
     from validator.verify import Verification
 
 _DIGEST = r"sha256:[0-9a-f]{64}"
@@ -62,7 +63,6 @@ def verify(
       validator verify model/ --clearance clearance.json --key gate.key.pub
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
-    from validator.attest.judgement import Allowed
     from validator.attest.keys import load_public_key
     from validator.registry.mlflow_registry import open_registry
     from validator.verify import VerifyRequest
@@ -78,7 +78,7 @@ def verify(
         onnx=onnx,
         cleared_in=cleared_in,
         republished=republished,
-        allowed=Allowed(policies=read_digests(policies), origins=origins or None, goldens=read_digests(goldens)),
+        allowed=read_allowed(policies, origins, goldens),
     )
     registry = open_registry(tracking_uri, cwd=Path.cwd(), warn=tell_warning) if ":/" in uri else None
     verification = verify_clearance(request, registry, datetime.now(UTC))
@@ -91,6 +91,17 @@ def tell_warning(text: str) -> None:
     from validator.report.text import clean
 
     click.echo(f"warning[registry]: {clean(text, limit=2_000)}", err=True)
+
+
+def read_allowed(policies: tuple[str, ...], origins: tuple[str, ...], goldens: tuple[str, ...]) -> "Allowed":
+    """Return what is accepted, as the options name it; what none of them names is not asked about.
+
+    Raises:
+        UsageError: an option that is no digest.
+    """
+    from validator.attest.judgement import Allowed
+
+    return Allowed(policies=read_digests(policies), origins=origins or None, goldens=read_digests(goldens))
 
 
 def read_digests(texts: tuple[str, ...]) -> frozenset[str] | None:
