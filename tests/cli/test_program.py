@@ -253,10 +253,12 @@ def test_closed_standard_streams_never_pass(closed: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_signals_end_it_with_130(number: signal.Signals, tmp_path: Path) -> None:
-    """Whatever it is doing: here it waits for a verdict that never comes."""
-    pipe = tmp_path / "verdict.json"
+    """Whatever it is doing: here it waits for a policy that never comes."""
+    pipe = tmp_path / "policy.toml"
     os.mkfifo(pipe)
-    with subprocess.Popen([*PROGRAM, "report", str(pipe)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [*PROGRAM, "budget", "show", str(pipe)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         writer = _open_writer(pipe)
         process.send_signal(number)
         try:

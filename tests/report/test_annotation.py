@@ -48,12 +48,19 @@ def test_any_document_makes_a_block_that_fits_and_holds_no_markup_of_others(
 
 @given(st.text())
 def test_escaped_text_holds_no_bare_markup(text: str) -> None:
-    assert not re.search(r"(?<!\\)(?:\\\\)*[`*_\[\]<>|@]", escape(text))
+    assert not re.search(r"(?<!\\)(?:\\\\)*[`*_\[\]<>|]", escape(text))
+    assert not re.search(r"(?i)(?:@|(?<!&)#|GH(?=-))(?!&#8203;)", escape(text))
 
 
-@pytest.mark.parametrize("text", ["https://evil.example", "www.evil.example", "mailto:a", "see HTTP://x"])
+@pytest.mark.parametrize(
+    "text", ["https://evil.example", "www.evil.example", "mailto:a", "see HTTP://x", "_https://x", "1https://x"]
+)
 def test_addresses_in_names_do_not_become_links(text: str) -> None:
     assert not re.search(r"(?i)(https?://|www\.|mailto:)", escape(text))
+
+
+def test_mentions_and_references_to_issues_are_broken_where_a_backslash_would_not_do() -> None:
+    assert escape("@org/team #12 gh-7") == "@&#8203;org/team #&#8203;12 gh&#8203;-7"
 
 
 @given(st.text())

@@ -110,6 +110,13 @@ def test_a_page_says_what_it_leaves_out(table: bytes) -> None:
     assert "samples.csv was not there" not in render_html(passing(), table=table, previews=previews_of(passing()))
 
 
+def test_charts_are_not_drawn_from_the_table_of_another_check(table: bytes) -> None:
+    said = "samples.csv was not there or is of another check"
+    assert said not in render_html(passing(), table=table, previews=None)
+    assert said in render_html(failing(), table=table, previews=None)
+    assert said in render_html(passing(), table=b"".join(table.splitlines(keepends=True)[:-1]), previews=None)
+
+
 # --- Points -------------------------------------------------------------------------------------------------------
 
 FLOATS = hnp.arrays(np.float64, st.integers(1, 400), elements=st.floats(allow_nan=True, width=64))
@@ -221,6 +228,22 @@ def test_previews_of_another_check_or_none_at_all_are_not_shown(tmp_path: Path) 
     assert read_previews(path, "another") is None
     path.write_text(json.dumps({"check_id": "x", "samples": "</script>"}))
     assert read_previews(path, "x") is None
+
+
+def test_pictures_that_are_none_or_larger_than_a_check_makes_them_are_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "previews.json"
+    honest = previews_of(failing())
+    for side, size in ((97, 97), (1 << 31, 1)):
+        text = honest.to_json()
+        for sample in honest.samples:
+            png = next(i.png for i in sample.inputs if i.kind == "image")
+            content = base64.b64decode(png)
+            larger = content[:16] + side.to_bytes(4, "big") + size.to_bytes(4, "big") + content[24:]
+            text = text.replace(png, base64.b64encode(larger).decode())
+        path.write_text(text)
+        assert read_previews(path, failing().check_id) is None
+    path.write_text(re.sub('"png": "[^"]*"', '"png": "AAAA"', honest.to_json()))
+    assert read_previews(path, failing().check_id) is None
 
 
 def test_older_documents_are_read_and_shown_without_what_they_lack() -> None:

@@ -71,6 +71,18 @@ def test_two_digits_of_the_difference_are_shown() -> None:
     assert format_pair(math.nan, 1.0) == ("NaN", "1.000")
 
 
+@given(st.floats(), st.floats())
+def test_no_two_numbers_are_too_far_apart_to_be_shown(reference: float, candidate: float) -> None:
+    assert all(format_pair(reference, candidate))
+    assert format_pair(1e308, -1e308) == ("1e+308", "-1e+308")
+
+
+@given(st.floats())
+def test_a_cosine_and_a_duration_that_cannot_be_are_shown_all_the_same(value: float) -> None:
+    assert format_cosine(value)
+    assert format_duration(value)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.99999996, "0.99999996"), (1.0, "1.00"), (1 + 1e-15, "1"), (0.5, "0.5"), (-0.25, "-0.2"), (math.nan, "NaN")],

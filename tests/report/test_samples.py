@@ -9,7 +9,7 @@ import pytest
 from tests.builders import CLASSES, SAMPLES, Situation, evidence_of, golden_dataset
 from validator.golden.format import Stratum
 from validator.policy import Policy
-from validator.report.samples import COLUMNS, samples_table
+from validator.report.samples import COLUMNS, TableError, as_cell, clean_table, samples_table
 
 POLICY = Policy(required=("eager-cpu", "onnxruntime-cpu"), batch_size=16)
 
@@ -62,3 +62,19 @@ def test_names_are_no_formulas_and_no_control_characters() -> None:
     renamed = replace(backend, main=replace(backend.main, outputs=outputs))
     table = read(samples_table(POLICY, replace(gathered, backends=(renamed,)), golden_dataset()))
     assert {line["output"] for line in table} == {"'=HYPERLINK(1)\\x1b[2J,\\n"}
+
+
+@pytest.mark.parametrize("name", [" =1+1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff20x", " " * 3 + "@x", "=" + "x" * 300])
+def test_formulas_behind_blanks_and_in_full_width_are_cells_as_well(name: str) -> None:
+    assert as_cell(name).startswith("'")
+    assert as_cell(as_cell(name)) == as_cell(name)
+
+
+def test_a_table_that_somebody_else_wrote_is_cleaned_and_one_of_a_check_comes_back_as_it_is() -> None:
+    table = samples_table(POLICY, evidence_of(Situation()), golden_dataset())
+    assert clean_table(table.encode()) == table.encode()
+    heading, first, *_ = table.splitlines(keepends=True)
+    (line,) = read(clean_table((heading + first.replace("eager-cpu", "=cmd()")).encode()).decode())
+    assert line["backend"] == "'=cmd()"
+    with pytest.raises(TableError):
+        clean_table((heading + first.replace(",0,", ",=cmd(),", 1)).encode())

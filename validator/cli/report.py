@@ -1,6 +1,9 @@
 """`validator report`: look at a verdict again."""
 
+import csv
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -48,11 +51,12 @@ def report(
     """  # noqa: D301 -- click reads \b as "keep these lines"
     from validator.report.formats import Format, Material, write_reports
     from validator.report.model import read_document
+    from validator.report.read import DOCUMENT_LIMIT_BYTES, read_bytes
     from validator.report.terminal import render_last_line, render_terminal
 
     path = verdict / "verdict.json" if verdict.is_dir() else verdict
     try:
-        text = path.read_bytes()
+        text = read_bytes(path, limit_bytes=DOCUMENT_LIMIT_BYTES)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {(error.strerror or str(error)).lower()}",
@@ -61,15 +65,38 @@ def report(
     document = read_document(text, origin=str(path))
     if formats is not None:
         material = Material(document=document, folder=path.parent, report_url=report_url)
-        for written in write_reports(map(Format, formats), material, output or path.parent):
+        with _told_as_unusable(path):
+            files = write_reports(map(Format, formats), material, output or path.parent)
+        for written in files:
             click.echo(str(written))
         return ExitCode.PASS
     is_colored = use_color(ColorChoice(color), sys.stdout)
     width = text_width(sys.stdout)
-    shown = (
-        render_last_line(document, color=is_colored)
-        if quiet
-        else render_terminal(document, color=is_colored, width=width, verbose=verbose)
-    )
+    with _told_as_unusable(path):
+        shown = (
+            render_last_line(document, color=is_colored)
+            if quiet
+            else render_terminal(document, color=is_colored, width=width, verbose=verbose)
+        )
     click.echo(shown, file=sys.stdout, color=True)
     return ExitCode.PASS
+
+
+@contextmanager
+def _told_as_unusable(path: Path) -> Iterator[None]:
+    """Tell numbers and tables that no check writes as what they are: the files of a foreign folder, not our fault."""
+    from validator.report.samples import SAMPLES_NAME, TableError
+    from validator.report.text import clean
+
+    try:
+        yield
+    except TableError as error:
+        raise UsageError(
+            f"{path.parent / SAMPLES_NAME} cannot be read as the table of samples: {clean(str(error))}",
+            hint="take the file that the check wrote, or check again",
+        ) from error
+    except (ValueError, IndexError, csv.Error, ArithmeticError) as error:
+        raise UsageError(
+            f"{path} cannot be shown as a verdict, its numbers are none that a check writes: {clean(str(error))}",
+            hint="name the verdict.json that validator check wrote",
+        ) from error

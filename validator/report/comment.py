@@ -44,8 +44,9 @@ def marker(document: VerdictDocument) -> str:
     """Return the hidden line by which the comment of this model is found again, whatever its name holds."""
     name = document.subject.name or document.subject.title
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name)[:80].strip("-")
-    # Other names may become equal when they are made plain.
-    suffix = "" if plain == name else f"-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    # Other names may become equal when they are made plain, or look as if they had been.
+    is_unique = plain == name and not re.search(r"-[0-9a-f]{8}$", name)
+    suffix = "" if is_unique else f"-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     return f"<!-- validator:comment:{plain}{suffix} -->"
 
 

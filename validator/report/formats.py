@@ -18,7 +18,8 @@ from validator.report.gitlab import render_code_quality
 from validator.report.junit import render_junit
 from validator.report.model import VerdictDocument
 from validator.report.previews import PREVIEWS_NAME, read_previews
-from validator.report.samples import COLUMNS, SAMPLES_NAME
+from validator.report.read import TABLE_LIMIT_BYTES, read_bytes
+from validator.report.samples import COLUMNS, SAMPLES_NAME, clean_table
 from validator.report.sarif import render_sarif
 from validator.report.terminal import render_terminal
 from validator.report.write import write_bytes
@@ -82,7 +83,7 @@ class Material:
         """
         path = self.folder / SAMPLES_NAME
         try:
-            table = path.read_bytes()
+            table = read_bytes(path, limit_bytes=TABLE_LIMIT_BYTES)
         except OSError as error:
             raise UsageError(
                 f"{path} cannot be read: {(error.strerror or str(error)).lower()}",
@@ -102,6 +103,7 @@ def write_reports(formats: Iterable[Format], material: Material, output: Path) -
 
     Raises:
         UsageError: a format needs a file that is not there.
+        TableError: the table of samples is not as a check writes it.
         ReportFailed: a file could not be written.
     """
     files: dict[str, bytes] = {}
@@ -115,6 +117,7 @@ def render(chosen: Format, material: Material) -> tuple[bytes, ...]:
 
     Raises:
         UsageError: the format needs a file that is not there.
+        TableError: the table of samples is not as a check writes it.
     """
     document = material.document
     match chosen:
@@ -139,7 +142,7 @@ def render(chosen: Format, material: Material) -> tuple[bytes, ...]:
         case Format.GITLAB:
             return _encode(render_junit(document), render_code_quality(document))
         case Format.CSV:
-            return (material.read_samples(),)
+            return (clean_table(material.read_samples()),)
         case Format.PARQUET:
             from validator.report.parquet import render_parquet
 

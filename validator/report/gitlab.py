@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, assert_never
 
@@ -59,9 +60,13 @@ def _describe(finding: FindingRecord) -> str:
 
 
 def _warning_issues(document: VerdictDocument) -> Iterator[dict[str, Any]]:
-    for number, warning in enumerate(document.warnings):
+    # Counted by code: a new warning of another kind must not rename those that stand after it.
+    seen: Counter[str] = Counter()
+    for warning in document.warnings:
         code = clean(warning.code)
-        yield _issue(document, code, clean(warning.message, limit=MESSAGE_LIMIT), "info", f"warning {number} {code}")
+        key = f"warning {seen[code]} {code}"
+        seen[code] += 1
+        yield _issue(document, code, clean(warning.message, limit=MESSAGE_LIMIT), "info", key)
 
 
 def _issue(document: VerdictDocument, check: str, description: str, severity: str, key: str) -> dict[str, Any]:

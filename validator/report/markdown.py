@@ -5,15 +5,17 @@ from urllib.parse import quote
 
 from validator.report.text import clean
 
-_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~@&$])")
-_BARE_LINK = re.compile(r"(?i)\b(https?|ftp|mailto|www)([:.])")
+_MARKUP = re.compile(r"([\\`*_{}\[\]()<>+!|~&$])")
+_REFERENCE = re.compile(r"(?i)([@#]|GH(?=-))")
+"""How GitHub's mentions and references to issues begin: a backslash before them does not stop it."""
+_BARE_LINK = re.compile(r"(?i)(https?|ftp|mailto|www)([:.])")
 
 
 def escape(text: str, *, limit: int = 200) -> str:
-    """Return one cleaned line in which no character is markup, and no address becomes a link by itself."""
+    """Return one cleaned line in which no character is markup; no address, mention or reference becomes a link."""
     escaped = _MARKUP.sub(r"\\\1", clean(text, limit=limit))
-    # GitHub links bare addresses; a zero-width entity between breaks that and cannot be seen.
-    return _BARE_LINK.sub(r"\1&#8203;\2", escaped)
+    # GitHub links those without any markup; a zero-width entity within breaks that and cannot be seen.
+    return _BARE_LINK.sub(r"\1&#8203;\2", _REFERENCE.sub(r"\1&#8203;", escaped))
 
 
 def code(text: str, *, limit: int = 200) -> str:

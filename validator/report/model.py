@@ -218,8 +218,9 @@ class DistributionRecord(Part):
 
     zeros: Count
     """Elements without any error, or one below 2**-126."""
-    first: int
-    counts: tuple[Count, ...]
+    first: Annotated[int, Field(ge=-2200, le=2200)]
+    """No float64 lies beyond."""
+    counts: Annotated[tuple[Count, ...], Field(max_length=4400)]
 
 
 class ElementRecord(Part):

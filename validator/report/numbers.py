@@ -49,14 +49,14 @@ def format_pair(reference: float, candidate: float) -> tuple[str, str]:
     digits = 4
     if math.isfinite(reference) and math.isfinite(candidate) and reference != candidate:
         scale = max(abs(reference), abs(candidate))
-        share = abs(candidate - reference) / scale
+        share = abs(candidate / scale - reference / scale)  # the plain difference may overflow
         digits = max(digits, min(17, 2 + math.ceil(-math.log10(share)))) if share > 0 else 17
     return format_quantity(reference, digits=digits), format_quantity(candidate, digits=digits)
 
 
 def format_cosine(value: float) -> str:
     """Format a cosine with all its nines and one digit after them: `0.99999996`. Never 1 for what is not 1."""
-    if math.isnan(value) or value in (0.0, 1.0):
+    if not math.isfinite(value) or value in (0.0, 1.0):
         return format_quantity(value)
     if value > 1.0:  # rounding of the sums
         return "1"
@@ -65,7 +65,9 @@ def format_cosine(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format `0.4 s`, `38 s`, `3 min 12 s`, `2 h 05 min`."""
+    """Format `0.4 s`, `38 s`, `3 min 12 s`, `2 h 05 min`, `NaN s`."""
+    if not math.isfinite(seconds):
+        return f"{format_quantity(seconds)} s"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

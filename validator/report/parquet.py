@@ -2,7 +2,7 @@
 
 import io
 
-from validator.report.samples import COLUMN_TYPES, ColumnType
+from validator.report.samples import COLUMN_TYPES, ColumnType, TableError
 
 
 def render_parquet(table: bytes) -> bytes:
@@ -12,7 +12,7 @@ def render_parquet(table: bytes) -> bytes:
         table: with the heading `samples.COLUMNS`; numbers that are not finite are `nan`, `inf` and `-inf`.
 
     Raises:
-        ValueError: a cell is not of its column's type.
+        TableError: a cell is not of its column's type, or a line has not the cells of the table.
     """
     # Slow to import, and only here of use. mlflow brings it.
     import pyarrow as pa
@@ -27,12 +27,15 @@ def render_parquet(table: bytes) -> bytes:
         true_values=[],
         false_values=[],
     )
-    rows = pa.csv.read_csv(
-        io.BytesIO(table),
-        read_options=pa.csv.ReadOptions(use_threads=False),
-        convert_options=convert,
-        parse_options=pa.csv.ParseOptions(newlines_in_values=False),
-    )
+    try:
+        rows = pa.csv.read_csv(
+            io.BytesIO(table),
+            read_options=pa.csv.ReadOptions(use_threads=False),
+            convert_options=convert,
+            parse_options=pa.csv.ParseOptions(newlines_in_values=False),
+        )
+    except pa.ArrowInvalid as error:
+        raise TableError(str(error)) from error
     stream = io.BytesIO()
     pa.parquet.write_table(rows, stream, compression="zstd")
     return stream.getvalue()

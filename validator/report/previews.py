@@ -7,16 +7,18 @@ the dataset is not. They are left out where the samples may not be seen by whoev
 import base64
 import io
 import json
+import struct
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from validator.backends.catalog import BASELINE, REFERENCE
 from validator.golden.dataset import GoldenDataset
 from validator.metrics import Array
 from validator.report.model import Count, Number, Part, VerdictDocument
+from validator.report.read import DOCUMENT_LIMIT_BYTES, read_bytes
 
 PREVIEWS_NAME = "previews.json"
 SAMPLES_MAX = 12
@@ -29,6 +31,16 @@ PNG_LIMIT = 64_000
 """Characters of a picture; one of 96 x 96 pixels has less than half of that, encoded."""
 
 
+def _check_picture(png: str) -> str:
+    """Read the header of a PNG: a few bytes may ask a browser for gigabytes of pixels."""
+    header = base64.b64decode(png[:32])
+    if len(header) < 24 or header[:8] != b"\x89PNG\r\n\x1a\n" or header[12:16] != b"IHDR":
+        raise ValueError("no PNG")
+    if max(struct.unpack(">II", header[16:24])) > SIDE:
+        raise ValueError(f"a picture of more than {SIDE} x {SIDE} pixels")
+    return png
+
+
 class ImagePreview(Part):
     """A picture of an input."""
 
@@ -37,7 +49,7 @@ class ImagePreview(Part):
     width: Count
     """Of the input, not of the picture."""
     height: Count
-    png: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=PNG_LIMIT)]
+    png: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=PNG_LIMIT), AfterValidator(_check_picture)]
     """In base64."""
     stretched: bool
     """Whether values that are no bytes were stretched from their least to their largest."""
@@ -109,7 +121,7 @@ def worst_samples(document: VerdictDocument) -> list[int]:
 def read_previews(path: Path, check_id: str) -> PreviewsDocument | None:
     """Return the previews of a check; None where there are none, or only those of another one."""
     try:
-        found = PreviewsDocument.model_validate_json(path.read_bytes())
+        found = PreviewsDocument.model_validate_json(read_bytes(path, limit_bytes=DOCUMENT_LIMIT_BYTES))
     except (OSError, ValidationError):
         return None
     return found if found.check_id == check_id else None

@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +19,7 @@ from validator.judge import Evidence, floors_of, margin_limits, roundoff_of
 from validator.metrics import Counts, Floats, Rows, own_sample_ratios
 from validator.policy import Policy
 from validator.report.build import is_budgeted
-from validator.report.text import clean
+from validator.report.text import NAME_LIMIT, clean
 
 SAMPLES_NAME = "samples.csv"
 
@@ -58,7 +59,7 @@ COLUMN_TYPES: Mapping[str, ColumnType] = MappingProxyType(
 )
 COLUMNS = tuple(COLUMN_TYPES)
 
-_FORMULA = ("=", "+", "-", "@")
+_FORMULA = tuple("=+-@＝＋－＠")  # noqa: RUF001 - full width, which spreadsheets take for the same
 
 
 def samples_table(policy: Policy, evidence: Evidence, golden: GoldenDataset) -> str:
@@ -147,12 +148,53 @@ def _own_ratios(evidence: Evidence, row: Backend, output: OutputComparison) -> d
 
 
 def as_cell(name: str) -> str:
-    """Return a name as one cell that no spreadsheet takes for a formula."""
+    """Return a name as one cell that no spreadsheet takes for a formula. Doing it twice changes nothing."""
     cleaned = clean(name)
-    return f"'{cleaned}" if cleaned.startswith(_FORMULA) else cleaned
+    return f"'{clean(name, limit=NAME_LIMIT - 1)}" if cleaned.lstrip().startswith(_FORMULA) else cleaned
 
 
 # --- Reading it again ---------------------------------------------------------------------------------------------
+
+
+class TableError(ValueError):
+    """The bytes are no per-sample table, though they begin as one."""
+
+
+def clean_table(table: bytes) -> bytes:
+    """Return the table with every name made safe for a spreadsheet; one that a check wrote comes back as it is.
+
+    Raises:
+        TableError: a line has not the cells of the table, or a cell that should be a number is none.
+    """
+    text = io.StringIO()
+    written = csv.writer(text, lineterminator="\n")
+    written.writerow(COLUMNS)
+    try:
+        lines = _read_lines(table)
+        for line in lines:
+            written.writerow(
+                [
+                    as_cell(cell) if kind is ColumnType.NAME else _numeric(cell)
+                    for cell, kind in zip(line, COLUMN_TYPES.values(), strict=True)
+                ]
+            )
+    except (ValueError, csv.Error) as error:
+        raise TableError(str(error)) from error
+    return text.getvalue().encode()
+
+
+def _numeric(cell: str) -> str:
+    """Return the cell if it is empty or a number."""
+    if cell:
+        float(cell)
+    return cell
+
+
+def _read_lines(table: bytes) -> Iterator[list[str]]:
+    """Read the lines below the heading."""
+    lines = csv.reader(io.TextIOWrapper(io.BytesIO(table), encoding="utf-8", newline=""))
+    next(lines, None)
+    return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +211,11 @@ class SampleColumns:
     """The reference's best classes and the candidate's, empty where the output is no vector of scores."""
 
     @property
+    def largest_ratio(self) -> float:
+        """The largest error ratio that is known; NaN where none is."""
+        return max((ratio for ratio in self.error_ratio.tolist() if not math.isnan(ratio)), default=math.nan)
+
+    @property
     def flipped(self) -> npt.NDArray[np.bool_]:
         """Where the two best classes differ."""
         return np.array(
@@ -180,11 +227,16 @@ def read_table(table: bytes) -> dict[tuple[str, str], SampleColumns]:
     """Read the per-sample table, by the cells of backend and output.
 
     Raises:
-        ValueError: a cell that should be a number is none, or a line has too few cells.
+        TableError: a cell that should be a number is none, or a line has too few cells.
     """
+    try:
+        return _read_columns(_read_lines(table))
+    except (ValueError, IndexError, csv.Error) as error:
+        raise TableError(str(error)) from error
+
+
+def _read_columns(lines: Iterator[list[str]]) -> dict[tuple[str, str], SampleColumns]:
     found: dict[tuple[str, str], SampleColumns] = {}
-    lines = csv.reader(io.TextIOWrapper(io.BytesIO(table), encoding="utf-8", newline=""))
-    next(lines, None)
     # Ids, strata and classes come back for every backend: one copy of each is enough.
     shared: dict[str, str] = {}
     # One output at a time: all cells of all lines at once would be many times as large as the text.

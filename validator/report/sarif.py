@@ -5,6 +5,7 @@ suppressed result), and warnings about the same. An empty list says that there i
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, assert_never
@@ -17,6 +18,8 @@ from validator.report.where import find_file
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MESSAGE_LIMIT = 1_000
+ID_LIMIT = 1_000
+"""Characters of a name in what alerts are told apart by: cut shorter, two models might share theirs."""
 POLICY_CHECKS = frozenset({Check.BUDGET, Check.WAIVER})
 
 RULES: Mapping[str, str] = MappingProxyType(
@@ -57,7 +60,7 @@ def render_sarif(document: VerdictDocument) -> str:
 
 
 def _model(document: VerdictDocument) -> str:
-    return clean(document.subject.name or document.subject.title)
+    return clean(document.subject.name or document.subject.title, limit=ID_LIMIT)
 
 
 def _finding_results(document: VerdictDocument) -> Iterator[dict[str, Any]]:
@@ -97,9 +100,12 @@ def _waived(finding: FindingRecord) -> dict[str, Any]:
 
 
 def _warning_results(document: VerdictDocument) -> Iterator[dict[str, Any]]:
-    for number, warning in enumerate(document.warnings):
+    # Counted by code: a new warning of another kind must not rename those that stand after it.
+    seen: Counter[str] = Counter()
+    for warning in document.warnings:
         if warning.code in RULES:
-            key = f"warning-{warning.code}-{number}"
+            key = f"warning-{warning.code}-{seen[warning.code]}"
+            seen[warning.code] += 1
             yield _result(document, warning.code, warning.message, level="warning", key=key)
 
 

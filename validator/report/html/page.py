@@ -215,7 +215,7 @@ def make_page(
 
     Args:
         document: what to show.
-        samples: the per-sample table; None: its charts say that it was not there.
+        samples: the per-sample table; None: its charts say that it was not there or not this check's.
         previews: what the worst samples look like; None: they are named only.
     """
     groups = group_findings(document)

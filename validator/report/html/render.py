@@ -2,17 +2,19 @@
 
 import base64
 import hashlib
+import math
 from functools import cache
 from importlib.resources import files
 
 import jinja2
 from markupsafe import Markup
 
+from validator.backends.catalog import REFERENCE
 from validator.report.html.page import make_page
-from validator.report.model import VerdictDocument
+from validator.report.model import OutputRecord, VerdictDocument
 from validator.report.numbers import format_quantity
 from validator.report.previews import PreviewsDocument
-from validator.report.samples import read_table
+from validator.report.samples import SampleColumns, as_cell, read_table
 from validator.report.text import clean
 
 SIZE_LIMIT_BYTES = 2_000_000
@@ -25,13 +27,16 @@ def render_html(document: VerdictDocument, *, table: bytes | None, previews: Pre
 
     Args:
         document: what to show.
-        table: the text of `samples.csv`; None: charts of samples are left out, and the page says so.
+        table: the text of `samples.csv`; None, or of another check: charts of samples are left out, and the page says
+            so.
         previews: what the worst samples look like; None: they are named only.
 
     Raises:
-        ValueError: the table is not that of a check.
+        TableError: the table is not that of a check.
     """
     samples = None if table is None else read_table(table)
+    if samples is not None and not _is_of(samples, document):
+        samples = None
     # Above the limit pictures go first, then the charts of samples: what was judged stands in the document alone.
     attempts = ((samples, previews), (samples, None), (None, None))
     text = ""
@@ -41,6 +46,27 @@ def render_html(document: VerdictDocument, *, table: bytes | None, previews: Pre
         if len(text.encode()) <= SIZE_LIMIT_BYTES:
             break
     return text
+
+
+def _is_of(samples: dict[tuple[str, str], SampleColumns], document: VerdictDocument) -> bool:
+    """Tell whether a table is of this check: the same outputs, as many samples of each, the same largest ratios."""
+    outputs = {
+        (as_cell(b.name), as_cell(o.name)): o
+        for b in document.backends
+        if b.name != REFERENCE
+        for o in b.outputs
+        if o.samples
+    }
+    return samples.keys() == outputs.keys() and all(
+        len(columns.ids) == outputs[key].samples and _is_largest(columns, outputs[key])
+        for key, columns in samples.items()
+    )
+
+
+def _is_largest(columns: SampleColumns, output: OutputRecord) -> bool:
+    """Compare the largest ratio with that of the document, but for the last digits; one that is not finite is any."""
+    worst = math.nan if output.ratios is None else output.ratios.worst_sample
+    return not math.isfinite(worst) or math.isclose(columns.largest_ratio, worst, rel_tol=1e-9)
 
 
 @cache

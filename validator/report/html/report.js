@@ -4,7 +4,8 @@
     for (let at = node; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
   };
   const follow = () => {
-    const id = decodeURIComponent(location.hash.slice(1));
+    let id = location.hash.slice(1);
+    try { id = decodeURIComponent(id); } catch { /* not encoded: taken as it stands */ }
     const target = id && document.getElementById(id);
     if (target) { openParents(target); target.scrollIntoView(); }
   };
