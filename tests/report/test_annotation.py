@@ -49,7 +49,7 @@ def test_any_document_makes_a_block_that_fits_and_holds_no_markup_of_others(
 @given(st.text())
 def test_escaped_text_holds_no_bare_markup(text: str) -> None:
     assert not re.search(r"(?<!\\)(?:\\\\)*[`*_\[\]<>|]", escape(text))
-    assert not re.search(r"(?i)(?:@|(?<!&)#|GH(?=-))(?!&#8203;)", escape(text))
+    assert not re.search(r"(?i)(?:@|(?<!&)#|(?<![^\W_])GH(?=-\d))(?!&#8203;)", escape(text))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_addresses_in_names_do_not_become_links(text: str) -> None:
 
 
 def test_mentions_and_references_to_issues_are_broken_where_a_backslash_would_not_do() -> None:
-    assert escape("@org/team #12 gh-7") == "@&#8203;org/team #&#8203;12 gh&#8203;-7"
+    assert escape("@org/team #12 gh-7 high-res") == "@&#8203;org/team #&#8203;12 gh&#8203;-7 high-res"
 
 
 @given(st.text())

@@ -1,6 +1,5 @@
 """`validator report`: look at a verdict again."""
 
-import csv
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,14 +64,14 @@ def report(
     document = read_document(text, origin=str(path))
     if formats is not None:
         material = Material(document=document, folder=path.parent, report_url=report_url)
-        with _told_as_unusable(path):
+        with _as_usage_errors(path):
             files = write_reports(map(Format, formats), material, output or path.parent)
         for written in files:
             click.echo(str(written))
         return ExitCode.PASS
     is_colored = use_color(ColorChoice(color), sys.stdout)
     width = text_width(sys.stdout)
-    with _told_as_unusable(path):
+    with _as_usage_errors(path):
         shown = (
             render_last_line(document, color=is_colored)
             if quiet
@@ -83,8 +82,8 @@ def report(
 
 
 @contextmanager
-def _told_as_unusable(path: Path) -> Iterator[None]:
-    """Tell numbers and tables that no check writes as what they are: the files of a foreign folder, not our fault."""
+def _as_usage_errors(path: Path) -> Iterator[None]:
+    """Numbers and tables that no check writes are the fault of whoever filled the folder, not a crash of ours."""
     from validator.report.samples import SAMPLES_NAME, TableError
     from validator.report.text import clean
 
@@ -95,8 +94,8 @@ def _told_as_unusable(path: Path) -> Iterator[None]:
             f"{path.parent / SAMPLES_NAME} cannot be read as the table of samples: {clean(str(error))}",
             hint="take the file that the check wrote, or check again",
         ) from error
-    except (ValueError, IndexError, csv.Error, ArithmeticError) as error:
+    except (ValueError, IndexError, ArithmeticError) as error:
         raise UsageError(
-            f"{path} cannot be shown as a verdict, its numbers are none that a check writes: {clean(str(error))}",
+            f"{path} cannot be shown, it holds numbers that no check writes: {clean(str(error))}",
             hint="name the verdict.json that validator check wrote",
         ) from error

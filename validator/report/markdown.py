@@ -6,7 +6,7 @@ from urllib.parse import quote
 from validator.report.text import clean
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>+!|~&$])")
-_REFERENCE = re.compile(r"(?i)([@#]|GH(?=-))")
+_REFERENCE = re.compile(r"(?i)([@#]|(?<![^\W_])GH(?=-\d))")
 """How GitHub's mentions and references to issues begin: a backslash before them does not stop it."""
 _BARE_LINK = re.compile(r"(?i)(https?|ftp|mailto|www)([:.])")
 

@@ -35,7 +35,7 @@ def render_html(document: VerdictDocument, *, table: bytes | None, previews: Pre
         TableError: the table is not that of a check.
     """
     samples = None if table is None else read_table(table)
-    if samples is not None and not _is_of(samples, document):
+    if samples is not None and not _is_table_of(samples, document):
         samples = None
     # Above the limit pictures go first, then the charts of samples: what was judged stands in the document alone.
     attempts = ((samples, previews), (samples, None), (None, None))
@@ -48,7 +48,7 @@ def render_html(document: VerdictDocument, *, table: bytes | None, previews: Pre
     return text
 
 
-def _is_of(samples: dict[tuple[str, str], SampleColumns], document: VerdictDocument) -> bool:
+def _is_table_of(samples: dict[tuple[str, str], SampleColumns], document: VerdictDocument) -> bool:
     """Tell whether a table is of this check: the same outputs, as many samples of each, the same largest ratios."""
     outputs = {
         (as_cell(b.name), as_cell(o.name)): o
