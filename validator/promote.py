@@ -38,10 +38,8 @@ from validator.promotion import (
     describe_gain,
     describe_holder,
     describe_loss,
-    describe_origin,
     read_record,
 )
-from validator.registry.description import wrap_block
 from validator.registry.interface import (
     CLEARANCE_TAG,
     EXPECT_TAG,
@@ -49,20 +47,19 @@ from validator.registry.interface import (
     PREVIOUS_TAG,
     ModelState,
     Registry,
-    Republication,
 )
+from validator.republish import Destination, republish
 from validator.scratch import scratch_folder
 from validator.subject import (
     AliasUri,
     LoggedModelUri,
-    OnnxOrigin,
     RunUri,
     StageUri,
     Subject,
     VersionUri,
     parse_model_uri,
 )
-from validator.verify import CLEARANCE_ARTIFACT, Examination, Verification, VerifyRequest, examine
+from validator.verify import Examination, Verification, VerifyRequest, examine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +68,6 @@ class Holder:
 
     version: int | None
     """None: nobody."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """Where the cleared bytes are republished."""
-
-    name: str | None = None
-    """The registered model; None: the cleared one's name with `-prod` behind it."""
-    experiment: str = "validator.promoted"
-    """Where they are uploaded. Nobody but the gate should write there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +127,8 @@ def promote(request: PromoteRequest, registry: Registry, now: datetime) -> Promo
     check_alias(request.alias)
     require_version_uri(request.uri)
     with scratch_folder() as scratch:
-        examination = examine(verification_of(request), registry, now, scratch / "before")
+        verification = verification_of(request)
+        examination = examine(verification, registry, now, scratch / "before")
         if not examination.verification.holds:
             if request.republish is None and is_other(examination.verification):
                 take_back(registry, examination.subject, request.alias, now)
@@ -150,7 +138,7 @@ def promote(request: PromoteRequest, registry: Registry, now: datetime) -> Promo
             move = move_to(request, examination.subject, examination, now, level=Level.ALIAS)
             recheck = bytes_recheck(registry, examination, scratch / "after")
         else:
-            subject = republish(request, request.republish, examination, registry, now, scratch)
+            subject = republish(request.republish, verification, examination, registry, now, scratch)
             move = move_to(request, subject, examination, now, level=Level.REPUBLISH)
             # Hashed only now, in a place where nobody else writes.
             recheck = identity_recheck(registry, subject)
@@ -228,70 +216,6 @@ def require_promotable(examination: Examination) -> None:
 def key_of(examination: Examination) -> str:
     """Return the id of the key that signed a verified clearance."""
     return read_envelope(examination.envelope).signatures[0].keyid
-
-
-# --- Republishing -------------------------------------------------------------------------------------------------
-
-
-def republish(
-    request: PromoteRequest,
-    destination: Destination,
-    examination: Examination,
-    registry: Registry,
-    now: datetime,
-    scratch: Path,
-) -> Subject:
-    """Upload the bytes that were hashed, register them under the gate's own name, download that and verify it again.
-
-    Returns:
-        The version that holds them now.
-
-    Raises:
-        UsageError: they would be republished under their own name.
-        PromotionRefused: the version that says it holds these bytes does not.
-    """
-    cleared, staged, onnx = examination.subject, examination.staged, examination.onnx
-    name = destination.name or f"{cleared.name}-prod"
-    if name == cleared.name:
-        raise UsageError(f"{name} is the model that was cleared", hint="name another one with --to")
-    if staged is None:
-        raise ClearanceRefused("nothing was signed that bytes could be held against")
-    clearance = scratch / CLEARANCE_ARTIFACT
-    clearance.write_bytes(examination.envelope)
-    published = registry.republish(
-        Republication(
-            name=name,
-            experiment=destination.experiment,
-            origin=cleared.pinned_uri,
-            folder=staged.folder,
-            digest=staged.manifest.digest,
-            clearance=clearance,
-            clearance_sha256=hashlib.sha256(examination.envelope).hexdigest(),
-            onnx=None if onnx is None or onnx.origin is OnnxOrigin.ARTIFACT else onnx.path.parent,
-            description=wrap_block(describe_origin(cleared.pinned_uri, staged.manifest.digest)),
-        )
-    )
-    again = examine(
-        VerifyRequest(
-            uri=published.uri,
-            keys=request.keys,
-            envelope=examination.envelope,
-            cleared_in=request.cleared_in,
-            republished=cleared.name,
-            allowed=request.allowed,
-        ),
-        registry,
-        now,
-        scratch / "again",
-    )
-    if not again.verification.holds:
-        wrong = "; ".join(f"{c.name}: {c.message}" for c in again.verification.claims if not c.holds)
-        raise PromotionRefused(
-            f"{again.subject.title} does not hold what was cleared: {wrong}; no alias was moved",
-            hint=f"somebody else may write to {name} or to experiment {destination.experiment}: delete that version, "
-            "and see to it that only the gate can",
-        )
-    return again.subject
 
 
 # --- The move -----------------------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from tests.guard.world import clear, seal
 from tests.registry.conftest import MlflowWorld
 from validator.attest.keys import Signer, public_key_of
 from validator.errors import AnnotationFailed, GuardRefused
-from validator.promote import Destination, Holder, Outcome, PromoteRequest, promote
+from validator.promote import Holder, Outcome, PromoteRequest, promote
 from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, VERDICT_TAG, Annotation, resolve_text
+from validator.republish import Destination
 
 FILES = {"MLmodel": b"flavors: {}\n", "data/model.pt2": b"weights"}
 MOVE = "POST /api/2.0/mlflow/registered-models/alias"

@@ -18,8 +18,8 @@ from mlflow.store.tracking import sqlalchemy_store as _tracking_store  # noqa: F
 from tests.promote.world import Team
 from tests.registry.conftest import MlflowWorld
 from validator.faults import CRASH_AT
-from validator.promote import Destination
 from validator.promotion import INTENT_TAG, read_record
+from validator.republish import Destination
 
 POINTS_MAX = 40
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.promote.world import KEYS, NOW, Holder, Team
 from validator.errors import ClearanceRefused, PromotionRefused, UsageError
-from validator.promote import Destination
 from validator.promotion import Level
 from validator.registry.interface import ONNX_TAG, ORIGIN_TAG, resolve_text
+from validator.republish import Destination
 from validator.verify import VerifyRequest, verify
 
 TO_PROD = {"republish": Destination()}

@@ -23,9 +23,9 @@ from tests.registry.conftest import MlflowWorld
 from validator.attest.keys import public_key_of
 from validator.attest.statement import write_time
 from validator.errors import ExitCode, GuardRefused, RegistryUnreachable
-from validator.promote import Destination
 from validator.promotion import INTENT_TAG
 from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, resolve_text
+from validator.republish import Destination
 from validator.verify import VerifyRequest, verify
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,8 @@ from validator.cli.verify import read_allowed, render_claims, tell_warning, to_d
 from validator.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from validator.promote import Destination, Holder, Promotion
+    from validator.promote import Holder, Promotion
+    from validator.republish import Destination
 
 
 @click.command()
@@ -119,7 +120,7 @@ def read_destination(level: str, name: str | None, experiment: str | None) -> "D
     Raises:
         UsageError: a destination for what goes nowhere.
     """
-    from validator.promote import Destination
+    from validator.republish import Destination
 
     if level == "alias":
         if name is not None or experiment is not None:
