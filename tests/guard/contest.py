@@ -21,15 +21,16 @@ def require(answer: tuple[int, Any]) -> Any:
 def make_logged_model(server: GuardedServer, experiment: str, user: User | None, content: bytes) -> str:
     """Upload a model into an experiment; return its id."""
     created = require(server.post("logged-models", {"experiment_id": experiment, "name": "model"}, user))
-    model = created["model"]["info"]["model_id"]
-    require(server.put_file(f"{experiment}/models/{model}/artifacts/MLmodel", content, user))
+    model, location = (created["model"]["info"][key] for key in ("model_id", "artifact_uri"))
+    require(server.put_file(f"{location.removeprefix('mlflow-artifacts:/')}/MLmodel", content, user))
     body = {"model_id": model, "status": "LOGGED_MODEL_READY"}
     require(server.post(f"logged-models/{model}", body, user, method="PATCH"))
     return str(model)
 
 
-def digest_of(server: GuardedServer, experiment: str, model: str) -> str:
-    return measure_folder(server.folder / "store" / experiment / "models" / model / "artifacts").digest
+def digest_of(server: GuardedServer, model: str) -> str:
+    (folder,) = server.folder.glob(f"store/**/models/{model}/artifacts")
+    return measure_folder(folder).digest
 
 
 def create_version(
@@ -72,7 +73,7 @@ def holder(server: GuardedServer, name: str, user: User | None, alias: str = "ch
 def contest(server: GuardedServer, name: str, experiment: str, user: User | None) -> None:
     """Let one version hold the alias, then let all the others take it at the same time: exactly one may."""
     model = make_logged_model(server, experiment, user, b"flavors: {}\n")
-    digest = digest_of(server, experiment, model)
+    digest = digest_of(server, model)
     versions = [require(create_version(server, name, model, user))["model_version"] for _ in range(CONTESTANTS + 1)]
     for version in versions:
         expected = "none" if version is versions[0] else versions[0]["version"]

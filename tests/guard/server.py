@@ -2,11 +2,6 @@
 
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 import tomllib
 import urllib.error
 import urllib.request
@@ -17,28 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from tests.attest.world import GATE
+from tests.servers import Server, free_port
 from validator.attest.keys import public_key_of
 
 ROOT = Path(__file__).parents[2]
-STARTUP_LIMIT_S = 180
 User = tuple[str, str]
 ADMIN: User = ("admin", "password-of-admin")
 
 
 @dataclass
-class GuardedServer:
-    uri: str
-    process: subprocess.Popen
-    folder: Path
+class GuardedServer(Server):
+    """A server whose registry is guarded, and what any HTTP client does to it."""
 
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
-
-    @property
-    def log(self) -> str:
-        return (self.folder / "server.log").read_text(errors="replace")
+    workspace: str | None = None
+    """Whose client it is; None: it names none."""
 
     def post(self, path: str, body: Any, user: User | None = None, method: str = "POST") -> tuple[int, Any]:
         """What any HTTP client, the web page among them, sends and gets. The path may begin with another version."""
@@ -51,6 +38,8 @@ class GuardedServer:
 
     def send(self, path: str, data: bytes, user: User | None, method: str) -> tuple[int, Any]:
         headers = {"Content-Type": "application/json"}
+        if self.workspace is not None:
+            headers["X-MLFLOW-WORKSPACE"] = self.workspace
         if user is not None:
             headers["Authorization"] = "Basic " + b64encode(":".join(user).encode()).decode()
         request = urllib.request.Request(f"{self.uri}/{path}", data, headers, method=method)  # noqa: S310  http
@@ -85,21 +74,13 @@ def write_config(folder: Path, uri: str, **changes: Any) -> Path:
     return path
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def launch(
     folder: Path, database: str, *, port: int, config: Path | None, options: tuple[str, ...] = ()
 ) -> GuardedServer:
-    """Start a server in its own session, so that its workers end with it. It is not ready yet."""
+    """Start a guarded server. It is not ready yet."""
     environment = {
         # Ours set MLflow's log level and its switches in this process: a server's are its own.
         **{key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "VALIDATOR_"))},
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
         "PYTHONPATH": os.pathsep.join([str(write_plugin(folder)), str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     if config is not None:
@@ -114,37 +95,11 @@ def launch(
         )
         environment |= {"MLFLOW_AUTH_CONFIG_PATH": str(folder / "auth.ini"), "MLFLOW_FLASK_SERVER_SECRET_KEY": "secret"}
     stores = ["--backend-store-uri", database, "--registry-store-uri", f"validator-guard+{database}"]
-    where = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    where += ["--artifacts-destination", str(folder / "store")]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "mlflow",
-                "server",
-                *where,
-                *stores,
-                *options,
-            ],
-            cwd=folder,
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return GuardedServer(uri=f"http://127.0.0.1:{port}", process=process, folder=folder)
+    return GuardedServer.launch(folder, port, *stores, *options, environment=environment)
 
 
 def start_guarded(folder: Path, database: str, *options: str, **changes: Any) -> GuardedServer:
     """Start a guarded server and wait until it answers."""
     port = free_port()
     config = write_config(folder, f"http://127.0.0.1:{port}", **changes)
-    server = launch(folder, database, port=port, config=config, options=options)
-    deadline = time.monotonic() + STARTUP_LIMIT_S
-    while time.monotonic() < deadline and server.process.poll() is None:
-        with suppress(OSError), urllib.request.urlopen(f"{server.uri}/health", timeout=2):  # noqa: S310  http
-            return server
-        time.sleep(0.2)
-    server.kill()
-    raise RuntimeError(server.log)
+    return launch(folder, database, port=port, config=config, options=options).wait_until_ready()

@@ -36,7 +36,11 @@ MODELS = {
     "validator.golden.alexnet": {"gate": "EDIT"},
     "validator.budget.alexnet": {"gate": "EDIT"},
 }
-EXPERIMENTS = {"training": {"developer": "EDIT", "gate": "EDIT"}, "validator": {"gate": "EDIT"}}
+EXPERIMENTS = {
+    "training": {"developer": "EDIT", "gate": "EDIT"},
+    "validator": {"gate": "EDIT"},
+    "validator.promoted": {"gate": "EDIT"},
+}
 """Who is granted what, by the administrator; everybody else may read."""
 
 YES, NO, GUARD = "yes", "no", "the guard says no"
@@ -56,9 +60,7 @@ class Company:
     """Version 1 of alexnet: the trained model."""
 
     def clearance(self) -> str:
-        return clearance_for(
-            self.server, self.version, digest_of(self.server, self.experiments["training"], self.trained)
-        )
+        return clearance_for(self.server, self.version, digest_of(self.server, self.trained))
 
     def set_alias(self, name: str, alias: str, number: str, user: User) -> tuple[int, Any]:
         return move(self.server, {"name": name, "version": number}, user, alias)

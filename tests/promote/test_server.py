@@ -5,10 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -124,12 +121,7 @@ def restart(server: GuardedServer) -> None:
         port=int(server.uri.rpartition(":")[2]),
         config=server.folder / "guard.toml",
     )
-    server.process = again.process
-    while again.process.poll() is None:
-        with suppress(OSError), urllib.request.urlopen(f"{server.uri}/health", timeout=2):  # noqa: S310  http
-            return
-        time.sleep(0.2)
-    raise RuntimeError(again.log)
+    server.process = again.wait_until_ready().process
 
 
 def test_a_server_that_is_killed_right_after_the_move_is_asked_again(guarded: GuardedServer, team: LiveTeam) -> None:

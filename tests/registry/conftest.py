@@ -1,13 +1,8 @@
 """Registries to test against: embedded SQLite, a real server, and the fake that other tests use."""
 
-import os
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,10 +13,9 @@ import pytest
 
 from tests.conftest import Share
 from tests.fakes import FakeRegistry
+from tests.servers import Server, free_port
 from validator.registry.interface import Registry
 from validator.registry.mlflow_registry import MlflowRegistry, open_registry
-
-STARTUP_LIMIT_S = 120
 
 MLFLOW_WARNINGS = (
     # MLflow's SQL store uses a loader strategy that SQLAlchemy has deprecated.
@@ -134,43 +128,10 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-@dataclass
-class Server:
-    uri: str
-    process: subprocess.Popen
-    folder: Path
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
-
-
 def start_server(folder: Path) -> Server:
-    """Start a real server in its own session, so that its workers end with it."""
+    """Start a server and wait until it answers."""
     folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    arguments = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    stores = ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder / "store")]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", *arguments, *stores],
-            cwd=folder,
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    server = Server(uri=f"http://127.0.0.1:{port}", process=process, folder=folder)
-    deadline = time.monotonic() + STARTUP_LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError), urllib.request.urlopen(f"{server.uri}/health", timeout=2):  # noqa: S310  http
-            return server
-        time.sleep(0.2)
-    server.kill()
-    raise RuntimeError((folder / "server.log").read_text())
+    return Server.launch(folder, free_port(), "--backend-store-uri", f"sqlite:///{folder}/server.db").wait_until_ready()
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.registry.conftest import MlflowWorld, Server
+from tests.registry.conftest import MlflowWorld
 from tests.report.hostile import poisoned
 from tests.report.pages import previews_of
+from tests.servers import Server
 from validator.report.html.render import render_html
 
 pytestmark = pytest.mark.browser
