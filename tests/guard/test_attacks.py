@@ -269,6 +269,14 @@ def escape_the_path(world: GuardWorld) -> None:
     make_version_at(world, "mlflow-artifacts:/1/r/artifacts/m%2531")
 
 
+def leave_a_name_out(world: GuardWorld) -> None:
+    make_version_at(world, "mlflow-artifacts:/1/./r/artifacts")
+
+
+def name_a_web_server(world: GuardWorld) -> None:
+    make_version_at(world, "https://elsewhere.example.com/net")
+
+
 def make_version_at(world: GuardWorld, source: str) -> None:
     from mlflow.entities.model_registry import ModelVersionTag
 
@@ -280,9 +288,9 @@ def make_version_at(world: GuardWorld, source: str) -> None:
 def take_the_name_while_it_is_hashed(world: GuardWorld) -> None:
     text = world.tags(1)[CLEARANCE_TAG]
 
-    def measure_then_replace(location: str) -> str:
+    def measure_then_replace(*where: str) -> str:
         patch.undo()
-        digest = measure_location(location)
+        digest = measure_location(*where)
         world.store.delete_registered_model("net-prod")
         number = world.register("net-prod", content="net 0", tags={CLEARANCE_TAG: text})
         world.tag(number, EXPECT_TAG + CHAMPION, "none", "net-prod")
@@ -293,6 +301,23 @@ def take_the_name_while_it_is_hashed(world: GuardWorld) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("validator.guard.store.measure_location", measure_then_replace)
         world.store.set_registered_model_alias("net-prod", CHAMPION, str(number))
+
+
+def pass_for_other_republished_bytes(world: GuardWorld) -> None:
+    """Both versions were cleared: each is what only its own clearance says."""
+    world.tag(2, CLEARANCE_TAG, world.clearance(2))
+    for number in (1, 2):
+        text = world.tags(number)[CLEARANCE_TAG]
+        world.register("net-prod", content=f"net {number - 1}", tags={CLEARANCE_TAG: text})
+    world.tag(2, CLEARANCE_TAG, world.tags(1)[CLEARANCE_TAG], "net-prod")
+    world.tag(2, VERDICT_TAG, "pass", "net-prod")
+
+
+def republish_what_is_gone(world: GuardWorld) -> None:
+    """A version of the same name in another workspace, or of before the model was made again."""
+    text = world.clearance(2)
+    world.store.delete_model_version(world.name, "2")
+    world.register("net-prod", content="net 1", tags={CLEARANCE_TAG: text})
 
 
 def rename_into_gate_model(world: GuardWorld) -> None:
@@ -348,6 +373,13 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a file: location with a host": (name_a_host, "names the host"),
     "a proxied location on another server": (name_another_server, "clients may be served other bytes"),
     "a proxied location with an escaped path": (escape_the_path, "clients may be served other bytes"),
+    "a proxied location with a dot for a name": (leave_a_name_out, "clients may be served other bytes"),
+    "a location on a web server": (name_a_web_server, "may serve clients other bytes"),
+    "a republished version takes another's clearance": (
+        pass_for_other_republished_bytes,
+        "not those that were cleared",
+    ),
+    "republished by the clearance of a version that is gone": (republish_what_is_gone, "is not in this registry"),
     "another version takes the name during hashing": (take_the_name_while_it_is_hashed, "whose files were hashed"),
     "another model is renamed to one that the gate alone fills": (rename_into_gate_model, "draft cannot become"),
 }

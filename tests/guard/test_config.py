@@ -12,7 +12,8 @@ from tests.guard.world import protection
 from validator import boundary
 from validator.attest.keys import public_key_of
 from validator.cli.guard import guard
-from validator.errors import ExitCode, GuardConfigError
+from validator.errors import ExitCode, GuardConfigError, GuardRefused
+from validator.guard.artifacts import DESTINATION_VARIABLE, resolve_location
 from validator.guard.config import CONFIG_VARIABLE, GuardConfig, find_protection, read_protection
 from validator.policy import BUILT_IN
 
@@ -46,6 +47,9 @@ def test_keys_lie_beside_the_configuration(tmp_path: Path) -> None:
         (GOOD + "[republished]\n'*-prod' = 'net'", "one * in both"),
         (GOOD + "[republished]\n'*' = '*'", "the same models"),
         (GOOD + "verify_bytes = false", "republished needs verify_bytes"),
+        (GOOD + "models = []", 'models names none, so nothing would be protected: write ["*"]'),
+        (GOOD + "aliases = []", 'aliases names none, so nothing would be protected: write ["*"]'),
+        (GOOD + 'exempt = ["*"]', 'exempt names "*", so nothing would be protected'),
         (GOOD + "schema_version = 2", "schema_version: "),
     ],
 )
@@ -110,6 +114,33 @@ def test_check_config_names_keys_and_warns_of_what_is_left_open(
     assert "warning" not in capsys.readouterr().out
     assert boundary.run(lambda: guard, ["check-config", str(tmp_path)], debug=False) == ExitCode.USAGE
     assert "error[guard]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("location", "workspace", "found"),
+    [
+        ("mlflow-artifacts:/1/r/artifacts", None, "/store/1/r/artifacts"),
+        ("mlflow-artifacts:/1/r/artifacts/", "default", "/store/1/r/artifacts"),
+        ("mlflow-artifacts:/workspaces/default/1", "default", "/store/workspaces/default/1"),
+        ("mlflow-artifacts:/workspaces/team-b/1", "team-b", "/store/workspaces/team-b/1"),
+        ("mlflow-artifacts:/1/r/artifacts", "team-b", None),
+        ("mlflow-artifacts:/workspaces/default/1", "team-b", None),
+        ("mlflow-artifacts:/workspaces/team-b/1", "default", None),
+        ("mlflow-artifacts:/workspaces/team-b/../default/1", "team-b", None),
+        ("mlflow-artifacts:/workspaces//team-b/1", "team-b", None),
+        ("s3://bucket/1", "team-b", "s3://bucket/1"),
+    ],
+)
+def test_a_location_is_read_where_clients_of_the_workspace_read_it(
+    monkeypatch: pytest.MonkeyPatch, location: str, workspace: str | None, found: str | None
+) -> None:
+    """For the others MLflow serves what lies below the workspace's own folder, or nothing."""
+    monkeypatch.setenv(DESTINATION_VARIABLE, "/store")
+    if found is not None:
+        assert resolve_location(location, workspace) == found
+        return
+    with pytest.raises(GuardRefused, match="clients may be served other bytes"):
+        resolve_location(location, workspace)
 
 
 def test_the_entry_point_costs_a_client_nothing() -> None:

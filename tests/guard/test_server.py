@@ -1,24 +1,40 @@
 """Real clients against a real server: REST, MLflow's Python client, and our own."""
 
+import hashlib
 import re
 import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.attest.world import GATE, STRANGER
-from tests.guard.contest import contest, require
-from tests.guard.server import GuardedServer, free_port, launch, start_guarded, write_config
+from tests.guard.contest import (
+    clearance_for,
+    contest,
+    create_version,
+    digest_of,
+    holder,
+    make_logged_model,
+    move,
+    require,
+    tag,
+)
+from tests.guard.server import GuardedServer, launch, start_guarded, write_config
 from tests.guard.world import clear, seal
 from tests.registry.conftest import MlflowWorld
+from tests.servers import free_port
 from validator.attest.keys import Signer, public_key_of
 from validator.errors import AnnotationFailed, GuardRefused
 from validator.promote import Holder, Outcome, PromoteRequest, promote
 from validator.registry.interface import CLEARANCE_TAG, EXPECT_TAG, VERDICT_TAG, Annotation, resolve_text
 from validator.republish import Destination
+from validator.rollback import RollbackRequest, rollback
 
+KEYS = (public_key_of(GATE),)
 FILES = {"MLmodel": b"flavors: {}\n", "data/model.pt2": b"weights"}
 MOVE = "POST /api/2.0/mlflow/registered-models/alias"
 
@@ -59,9 +75,8 @@ def clearance_of(
             version=number,
             created=int(subject.creation_timestamp_ms or 0),
             digest=staged.manifest.digest,
-            now=datetime.now(UTC),
             registry_uri=subject.registry_uri,
-            **({"weights": staged.weights_digest, "onnx": None} | changes),
+            **({"now": datetime.now(UTC), "weights": staged.weights_digest, "onnx": None} | changes),
         ),
         signer,
     )
@@ -123,8 +138,8 @@ def test_our_own_promote_brings_what_the_guard_asks_for(world: MlflowWorld, name
         )
         return promote(request, world.registry, datetime.now(UTC)).outcome
 
-    for number, holder in ((first, None), (second, first), (first, second)):
-        outcome = ask(number, holder)
+    for number, before in ((first, None), (second, first), (first, second)):
+        outcome = ask(number, before)
         assert outcome is not None
         assert outcome.is_moved
         assert EXPECT_TAG + "champion" not in world.tags(name, number)
@@ -149,6 +164,131 @@ def test_our_own_republishing_brings_what_the_guard_asks_for(world: MlflowWorld,
         assert outcome is not None
         assert (outcome.name, outcome.is_moved, outcome.warnings) == (f"{name}-prod", is_moved, ())
     assert world.client.get_model_version_by_alias(f"{name}-prod", "champion").version == "1"
+
+
+def promote_to(world: MlflowWorld, name: str, number: int, folder: Path) -> Outcome | None:
+    path = folder / f"clearance-{number}.json"
+    path.write_text(clearance_of(world, name, number, folder))
+    request = PromoteRequest(uri=f"models:/{name}/{number}", alias="champion", keys=KEYS, clearance=path)
+    return promote(request, world.registry, datetime.now(UTC)).outcome
+
+
+def go_back(world: MlflowWorld, name: str, **options: Any) -> Outcome | None:
+    request = RollbackRequest(**({"name": name, "alias": "champion", "keys": KEYS} | options))
+    return rollback(request, world.registry, datetime.now(UTC)).outcome
+
+
+def holder_of(world: MlflowWorld, name: str) -> int | None:
+    return world.registry.read_model(name).aliases.get("champion")
+
+
+def test_our_own_rollback_passes_the_guard_and_changes_nothing_the_second_time(
+    world: MlflowWorld, name: str, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        world.register(name, {**FILES, "number": str(number).encode()})
+        promote_to(world, name, number, tmp_path)
+    assert holder_of(world, name) == 2
+    for is_moved in (True, False):
+        outcome = go_back(world, name)
+        assert outcome is not None
+        assert (outcome.is_moved, outcome.record.version, holder_of(world, name)) == (is_moved, 1, 1)
+    assert EXPECT_TAG + "champion" not in world.tags(name, 1)
+
+
+def test_an_expired_clearance_is_good_for_the_way_back_to_what_the_guard_recorded(
+    server: GuardedServer, world: MlflowWorld, name: str, tmp_path: Path
+) -> None:
+    """Version 1 held the alias two hours ago, while its clearance was good; version 2 has one as old, and never did."""
+    then = datetime.now(UTC) - timedelta(hours=2)
+    paths = {number: tmp_path / f"old-{number}.json" for number in (1, 2)}
+    for number, path in paths.items():
+        world.register(name, {**FILES, "number": str(number).encode()})
+        path.write_text(clearance_of(world, name, number, tmp_path, now=then))
+    record_as_the_guard_did(server, world, name, 1, paths[1].read_text(), then)
+    promote_to(world, name, world.register(name, FILES), tmp_path)
+    with pytest.raises(GuardRefused, match="expires: "):
+        go_back(world, name, to=2, clearance=paths[2])
+    assert holder_of(world, name) == 3
+    assert go_back(world, name, to=1, clearance=paths[1]) is not None
+    assert holder_of(world, name) == 1
+
+
+def record_as_the_guard_did(
+    server: GuardedServer, world: MlflowWorld, name: str, number: int, text: str, time: datetime
+) -> None:
+    """Write into the guard's own table, which no client can reach."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import Session
+
+    from validator.guard.moves import Move, record_move
+
+    subject = resolve_text(world.registry, f"models:/{name}/{number}")
+    move = Move(
+        workspace="default",
+        name=name,
+        alias="champion",
+        version=number,
+        creation_time=int(subject.creation_timestamp_ms or 0),
+        previous=None,
+        digest="sha256:" + "0" * 64,
+        clearance_sha256=hashlib.sha256(text.encode()).hexdigest(),
+        key_id=public_key_of(GATE).key_id,
+        check_id="0123456789abcdef",
+        policy_digest="sha256:" + "0" * 64,
+        moved_at_ms=int(time.timestamp() * 1_000),
+    )
+    engine = create_engine(f"sqlite:///{server.folder}/server.db")
+    with Session(engine) as session, session.begin():
+        record_move(session, move)
+    engine.dispose()
+
+
+def test_going_back_without_a_clearance_is_refused_by_the_guard(world: MlflowWorld, name: str, tmp_path: Path) -> None:
+    world.register(name, {**FILES, "number": b"1"})
+    promote_to(world, name, world.register(name, FILES), tmp_path)
+    with pytest.raises(GuardRefused, match="version 1 carries no clearance"):
+        go_back(world, name, to=1, keys=(), reason="champion answers nonsense")
+    assert holder_of(world, name) == 2
+
+
+def test_workspaces_are_guarded_apart(tmp_path: Path, blank_sqlite: Path) -> None:
+    """Two teams have a model of the same name, number and bytes: what is cleared for one is not for the other."""
+    shutil.copyfile(blank_sqlite, tmp_path / "server.db")
+    ours = start_guarded(tmp_path, f"sqlite:///{tmp_path}/server.db", "--enable-workspaces")
+    try:
+        status, _ = ours.post("3.0/workspaces", {"name": "team-b"})
+        assert status == 201
+        theirs = replace(ours, workspace="team-b")
+        versions, models = [], []
+        for place in (ours, theirs):
+            experiment = require(place.post("experiments/create", {"name": "training"}))["experiment_id"]
+            for name in ("net", "net-prod"):
+                require(place.post("registered-models/create", {"name": name}))
+            models.append(make_logged_model(place, experiment, None, b"flavors: {}\n"))
+            versions.append(require(create_version(place, "net", models[-1], None))["model_version"])
+        texts = [
+            clearance_for(ours, version, digest_of(ours, model))
+            for version, model in zip(versions, models, strict=True)
+        ]
+        assert digest_of(ours, models[0]) == digest_of(ours, models[1])
+
+        for (place, version), text in zip(((ours, versions[0]), (theirs, versions[1])), texts, strict=True):
+            status, answer = move(place, version, None)
+            assert (status, "carries no clearance" in answer["message"]) == (403, True)
+            require(tag(place, version, CLEARANCE_TAG, text, None))
+            require(tag(place, version, EXPECT_TAG + "champion", "none", None))
+            require(move(place, version, None))
+            if place is ours:
+                assert (holder(ours, "net", None), holder(theirs, "net", None)) == ("1", None)
+                status, answer = tag(theirs, versions[1], CLEARANCE_TAG, text, None)
+                assert (status, "made: " in answer["message"]) == (403, True)
+                status, answer = create_version(theirs, "net-prod", models[1], None, {CLEARANCE_TAG: text})
+                assert (status, "is not in this registry or workspace" in answer["message"]) == (403, True)
+                require(create_version(ours, "net-prod", models[0], None, {CLEARANCE_TAG: text}))
+        assert (holder(ours, "net", None), holder(theirs, "net", None)) == ("1", "1")
+    finally:
+        ours.kill()
 
 
 def test_copying_a_cleared_version_is_refused(world: MlflowWorld, name: str, tmp_path: Path) -> None:

@@ -10,19 +10,26 @@ from validator.manifest import measure_folder
 from validator.registry.stage import REGISTERED_META, find_local_folder, is_registered_meta
 from validator.scratch import scratch_folder
 
+DEFAULT_WORKSPACE = "default"
+"""MLflow's name for where everything lies that belongs to no other workspace."""
+
 DESTINATION_VARIABLE = "_MLFLOW_SERVER_ARTIFACT_DESTINATION"
 """Set by `mlflow server` for its own processes: `--artifacts-destination`."""
 
 
-def measure_location(location: str) -> str:
+def measure_location(location: str, workspace: str | None = None) -> str:
     """Return the digest of every file at an artifact location, as a check measures it.
 
     Files on this machine are hashed where they lie; others are downloaded first and removed afterwards.
 
+    Args:
+        location: where a version's files are read from.
+        workspace: whose clients read it; None: the server has no workspaces.
+
     Raises:
         GuardRefused: the server cannot read them, or they hold what cannot be hashed.
     """
-    uri = resolve_location(location)
+    uri = resolve_location(location, workspace)
     try:
         if (folder := find_local_folder(uri)) is not None:
             return _measure(folder)
@@ -35,20 +42,37 @@ def measure_location(location: str) -> str:
         ) from error
 
 
-def resolve_location(location: str) -> str:
+def resolve_location(location: str, workspace: str | None = None) -> str:
     """Return where the server itself finds what clients reach through it.
+
+    Args:
+        location: as the registry has it.
+        workspace: whose clients read it; None: the server has no workspaces.
 
     Raises:
         GuardRefused: clients would reach something else, or the server does not know where it lies.
     """
     parts = urlsplit(location)
+    if parts.scheme in ("http", "https"):
+        raise GuardRefused(
+            f"{location} is a web server's, which may serve clients other bytes than those hashed here",
+            hint="upload the files to this registry's own artifact store, and register that",
+        )
     if parts.scheme != "mlflow-artifacts":
         return location
-    if parts.netloc or set("%?#") & set(location):
-        # A host sends clients to another server; what is escaped is decoded once more on the way than here.
+    path = parts.path.strip("/")
+    if parts.netloc or set("%?#") & set(location) or {"", ".", ".."} & set(path.split("/")):
+        # A host sends clients to another server; what is escaped is decoded, and what is no name left out, once more on
+        # the way than here.
         raise GuardRefused(
-            f"{location} names a host, or holds one of % ? #: clients may be served other bytes than those hashed here",
+            f"{location} names a host, or holds one of % ? # // . or ..: clients may be served other bytes than those "
+            "hashed here",
             hint="register the version by mlflow-artifacts:/PATH, with a path of plain characters",
+        )
+    if workspace is not None and not _is_own_path(path, workspace):
+        raise GuardRefused(
+            f"{location} lies outside workspace {workspace}: clients may be served other bytes than those hashed here",
+            hint=f"register the version by mlflow-artifacts:/workspaces/{workspace}/PATH",
         )
     root = os.environ.get(DESTINATION_VARIABLE)
     if not root:
@@ -56,7 +80,18 @@ def resolve_location(location: str) -> str:
             f"{location} is served by a server that this one does not know",
             hint="the administrator may set verify_bytes = false in guard.toml",
         )
-    return posixpath.join(root, parts.path.lstrip("/"))
+    return posixpath.join(root, path)
+
+
+def _is_own_path(path: str, workspace: str) -> bool:
+    """Whether the server hands out what lies at a path of its store under the same path in a workspace.
+
+    Elsewhere MLflow looks below the workspace's own folder, but for the default one, which had none once.
+    """
+    head, _, rest = path.partition("/")
+    if head == "workspaces":
+        return rest.partition("/")[0] == workspace
+    return workspace == DEFAULT_WORKSPACE
 
 
 def _measure(folder: Path) -> str:

@@ -56,6 +56,11 @@ class GuardConfig(BaseModel):
 
     @model_validator(mode="after")
     def _be_consistent(self) -> Self:
+        for key in ("models", "aliases"):
+            if not getattr(self, key):
+                raise ValueError(f'{key} names none, so nothing would be protected: write ["*"] for all of them')
+        if "*" in self.exempt:
+            raise ValueError('exempt names "*", so nothing would be protected: name the models that need no clearance')
         for target, source in self.republished.items():
             if target.count("*") > 1 or source.count("*") != target.count("*"):
                 raise ValueError(f"republished: {target!r} = {source!r}: one * in both, or in neither")

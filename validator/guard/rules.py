@@ -114,10 +114,12 @@ def accepted_at(text: str, version: Version, moves: list[Move]) -> datetime | No
 def require_bytes(predicate: Predicate, measured: Measured | None, version: Version) -> None:
     """Require that the files of this very version were hashed, and are those that were cleared.
 
-    None: they were not hashed, because all was done already.
+    None: they were not hashed, because all was done already, and is no longer.
     """
     if measured is None:
-        raise GuardRefused(f"{version.title} lost the alias just now", hint="look at who holds it, then try again")
+        raise GuardRefused(
+            f"{version.title} was changed by somebody else just now", hint="look at it and its alias, then try again"
+        )
     hashed, digest = measured.version, measured.digest
     if (hashed.creation_time, hashed.location) != (version.creation_time, version.location):
         raise GuardRefused(

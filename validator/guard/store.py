@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import sqlalchemy
-from mlflow.entities.model_registry.model_version_stages import get_canonical_stage
+from mlflow.entities.model_registry.model_version_stages import STAGE_DELETED_INTERNAL, get_canonical_stage
 from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED, RESOURCE_DOES_NOT_EXIST
@@ -21,6 +21,7 @@ from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
 from sqlalchemy.orm import Session
 
+from validator.attest.statement import Predicate
 from validator.errors import GuardRefused, ValidatorError
 from validator.guard import SCHEME
 from validator.guard.artifacts import measure_location
@@ -236,11 +237,19 @@ class GuardedStore(SqlAlchemyStore):
         if not self._protection.protects(name):
             super().set_model_version_tag(name, version, tag)
             return
-        with refusing(), self._alone(name) as session:
-            moves = list_moves(session, self._get_active_workspace(), name)
-            found = self._version(session, name, version)
-            require_version_tag(tag.key, tag.value, found, self._protection, moves, self._now())
-            super().set_model_version_tag(name, version, tag)
+        with refusing():
+            # Nothing but its bytes ties a republished version to a clearance.
+            is_tied = tag.key == CLEARANCE_TAG and self._protection.origin_of(name) is not None
+            measured = self._measure_for(name, version, tag.value) if is_tied else None
+            with self._alone(name) as session:
+                moves = list_moves(session, self._get_active_workspace(), name)
+                found = self._version(session, name, version)
+                require_version_tag(tag.key, tag.value, found, self._protection, moves, self._now())
+                if is_tied and found.tags.get(CLEARANCE_TAG) != tag.value:
+                    predicate = require_clearance(tag.value, found, self._protection, moves, self._now())
+                    require_bytes(predicate, measured, found)
+                    self._require_cleared_version(session, predicate)
+                super().set_model_version_tag(name, version, tag)
 
     # --- Facts ----------------------------------------------------------------------------------------------------
 
@@ -259,7 +268,32 @@ class GuardedStore(SqlAlchemyStore):
             else:
                 moves = list_moves(session, self._get_active_workspace(), name, alias)
                 require_move(alias, found, holder, self._protection, moves, self._now())
-        return Measured(found, measure_location(found.location))
+        return Measured(found, measure_location(found.location, self._workspace()))
+
+    def _measure_for(self, name: str, version: Any, text: str) -> Measured | None:
+        """Hash a version's files for a clearance that it does not carry yet; None: it does."""
+        with self._session() as session:
+            found = self._version(session, name, version)
+            if found.tags.get(CLEARANCE_TAG) == text:
+                return None
+            moves = list_moves(session, self._get_active_workspace(), name)
+            require_clearance(text, found, self._protection, moves, self._now())
+        return Measured(found, measure_location(found.location, self._workspace()))
+
+    def _require_cleared_version(self, session: Session, predicate: Predicate) -> None:
+        """Require that what was cleared is a version here: another workspace has models of the same name."""
+        cleared = predicate.model
+        query = self._get_query(session, SqlModelVersion).filter(
+            SqlModelVersion.name == cleared.name,
+            SqlModelVersion.version == cleared.version,
+            SqlModelVersion.creation_time == cleared.creation_timestamp_ms,
+            SqlModelVersion.current_stage != STAGE_DELETED_INTERNAL,
+        )
+        if query.first() is None:
+            raise GuardRefused(
+                f"{cleared.name} version {cleared.version}, which was cleared, is not in this registry or workspace",
+                hint=f"check a version of {cleared.name} that is",
+            )
 
     def _find_tampered(self, name: str, alias: str) -> int | None:
         """Return the holder of an alias if its files are no longer those that were cleared."""
@@ -268,7 +302,7 @@ class GuardedStore(SqlAlchemyStore):
             moves = list_moves(session, self._get_active_workspace(), name, alias)
         if holder is None or not moves or moves[-1].version != holder or not self._protection.config.verify_bytes:
             return None
-        digest = measure_location(self.get_model_version_download_uri(name, holder))
+        digest = measure_location(self.get_model_version_download_uri(name, holder), self._workspace())
         return holder if digest != moves[-1].digest else None
 
     def _require_creation(self, name: str, source: str, tags: Mapping[str, str]) -> None:
@@ -283,7 +317,9 @@ class GuardedStore(SqlAlchemyStore):
                 hint=f"check a version of {origin}, then validator promote it with --level republish",
             )
         predicate = require_clearance(text, new, self._protection, [], self._now())
-        require_bytes(predicate, Measured(new, measure_location(self._locate(source))), new)
+        require_bytes(predicate, Measured(new, measure_location(self._locate(source), self._workspace())), new)
+        with self._session() as session:
+            self._require_cleared_version(session, predicate)
         for key, value in tags.items():
             require_version_tag(key, value, new, self._protection, [], self._now())
 
@@ -298,6 +334,10 @@ class GuardedStore(SqlAlchemyStore):
         if parsed.model_id is not None:
             return str(MlflowClient().get_logged_model(parsed.model_id).artifact_location)
         return str(self.get_model_version_download_uri(parsed.name, parsed.version))
+
+    def _workspace(self) -> str | None:
+        """Return whose clients read what a version holds; None: the server has no workspaces."""
+        return None
 
     def _version(self, session: Session, name: str, version: Any) -> Version:
         row = self._get_sql_model_version(session, name, version)
@@ -370,6 +410,10 @@ class GuardedStore(SqlAlchemyStore):
 
 class WorkspaceGuardedStore(GuardedStore, WorkspaceAwareSqlAlchemyStore):
     """The same under `mlflow server --enable-workspaces`."""
+
+    def _workspace(self) -> str | None:
+        """Return the workspace that the request is about."""
+        return str(self._get_active_workspace())
 
 
 @contextmanager
