@@ -2,6 +2,7 @@ import io
 import json
 import os
 import pickle
+import struct
 import warnings
 import zipfile
 from pathlib import Path
@@ -191,6 +192,8 @@ def test_expressions_that_torch_would_evaluate_are_arithmetic_only(expression, p
     [
         "torch.ops.load_library",
         "torch.hub.load",
+        "torch.ops.aten.from_file.default",
+        "torch.ops.aten.save.default",
         "torch.os.system",
         "torch.load",
         "torch.ops.evil.run.default",
@@ -217,6 +220,99 @@ def test_names_that_go_into_source_code_are_identifiers(program):
 
     edit_program(program, change)
     refuse(program, "identifier")
+
+
+@pytest.mark.parametrize("place", ["input", "weight", "module", "mutation"])
+def test_names_that_go_into_source_code_another_way_cannot_leave_it(place, program):
+    """A size among the inputs becomes a parameter of a function; a weight's name is written between double quotes."""
+    code = 'w", exec("1") or "'
+
+    def change(document):
+        module = document["graph_module"]
+        if place == "input":
+            module["graph"]["inputs"].append({"as_sym_int": {"as_name": "a=exec('1')"}})
+        elif place == "weight":
+            module["signature"]["input_specs"][0] = {"parameter": {"arg": {"name": "p"}, "parameter_name": code}}
+        elif place == "module":
+            module["module_call_graph"].append({"fqn": code, "signature": None})
+        else:
+            module["signature"]["output_specs"][0] = {"buffer_mutation": {"arg": {"name": "p"}, "buffer_name": code}}
+
+    edit_program(program, change)
+    refuse(program, "the program names")
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"default_factory_module": "antigravity", "default_factory_name": "x", "dict_context": []},
+        {"__enum__": True, "fqn": "antigravity:x", "name": "A"},
+    ],
+)
+@pytest.mark.parametrize("blank", [" ", "\n"])
+def test_a_tree_imports_no_module(blank, context, program):
+    def change(document):
+        spec = [1, {"type": "collections.defaultdict", "context": context, "children_spec": []}]
+        document["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = blank + json.dumps(spec)
+
+    edit_program(program, change)
+    refuse(program, "in_spec")
+
+
+def pickled(path):
+    """Let the weights be declared as pickles, and be one that runs code; return the honest declaration."""
+    honest = {}
+
+    def change(content):
+        honest["config"] = content
+        document = json.loads(content)
+        for entry in document["config"].values():
+            entry["use_pickle"] = True
+        return json.dumps(document).encode()
+
+    stream = io.BytesIO()
+    torch.save(Bomb(), stream)
+    replace = {"data/weights/model_weights_config.json": change, "data/weights/weight_0": lambda _: stream.getvalue()}
+    rewrite(path, replace=replace)
+    return honest["config"]
+
+
+@pytest.mark.parametrize(
+    "name", ["decoy_weights_config.json", "MODEL_weights_config.json", "model_constants_config.json"]
+)
+def test_a_second_declaration_of_the_weights_vouches_for_nothing(name, program):
+    """torch reads one of them; the others are there for whoever vets the file."""
+    honest = pickled(program)
+    rewrite(program, add={f"data/weights/{name}": honest})
+    refuse(program, "record")
+
+
+def test_records_that_differ_in_case_only_are_refused(program):
+    """torch finds records without regard to case."""
+    rewrite(program, add={"extra/notes": b"one", "EXTRA/notes": b"other"})
+    refuse(program, "case")
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_file_with_two_directories_is_refused(is_large, program):
+    """zipfile takes the directory that lies before the end, torch the one that the end, or its locator, points to."""
+    rewrite(program)
+    honest = program.read_bytes()
+    pickled(program)
+    (count, size, offset), hostile = struct.unpack("<H2L", program.read_bytes()[-12:-2]), program.read_bytes()[:-22]
+    counts = (count, count, size)
+    if is_large:
+        end64 = struct.Struct("<4sQ2H2L4Q")
+        hostile_end = end64.pack(b"PK\x06\x06", 44, 45, 45, 0, 0, *counts, offset)
+        start = len(hostile) + len(hostile_end)
+        content = hostile + hostile_end + honest[:-22]
+        content += end64.pack(b"PK\x06\x06", 44, 45, 45, 0, 0, *counts, start + len(honest) - 22 - size)
+        content += struct.pack("<4sLQL", b"PK\x06\x07", 0, len(hostile), 1)
+        content += struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    else:
+        content = hostile + honest[:-22] + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, *counts, offset, 0)
+    program.write_bytes(content)
+    refuse(program, "points elsewhere")
 
 
 def test_a_bomb_within_a_record_is_refused(program):

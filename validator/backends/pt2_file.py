@@ -12,6 +12,7 @@ import io
 import json
 import re
 import stat
+import struct
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -26,7 +27,10 @@ from validator.backends.refusals import clean_line, format_refusal
 
 RATIO_LIMIT = 100
 """Unpacked bytes to packed bytes: torch stores without compression, so 1 is the norm."""
-_END_OF_ARCHIVE_BYTES = 22
+_END = struct.Struct("<4s4H2LH")
+_LOCATOR = struct.Struct("<4sLQL")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+"""How a zip archive ends: the plain end, and before it what locates the end of a large one, and that."""
 _SMALL_BYTES = 1 << 20
 RECORD_COUNT_LIMIT = 100_000
 JSON_LIMIT_BYTES = 1 << 29
@@ -34,26 +38,32 @@ JSON_LIMIT_BYTES = 1 << 29
 _TEXT = re.compile(
     r"(archive_format|archive_version|byteorder|\.data/version|\.data/serialization_id|\.format_version)"
 )
-_CONFIG = re.compile(r"data/(weights|constants)/[\w.-]+_(weights|constants)_config\.json")
+_CONFIG = re.compile(r"data/(weights|constants)/model_\1_config\.json")
+"""The two that torch reads: any other one could only say something else of the same records."""
 _PROGRAM = re.compile(r"models/[\w.-]+\.json")
 _EXTRA = re.compile(r"extra/[\w./-]+")
 _PAYLOAD = re.compile(r"data/(weights/weight_\d+|constants/tensor_\d+)")
 _PICKLED = re.compile(r"data/(weights|constants|sample_inputs)/[\w.-]+\.pt")
 _IDENTIFIER = re.compile(r"[\w.]*")
 """Names of values and arguments: FX writes them into Python source as they are."""
-_TREE = re.compile(r"""(?:[\w\s.,:\[\]{}"/<>$-]|\\")*""")
-"""The JSON text of a pytree: its keys go into the source of the guards, so no quote, bracket or operator in them."""
+_ATTRIBUTE = re.compile(r"""[^"\\\x00-\x1f]*""")
+"""Names of weights and modules: FX writes one that is no identifier between double quotes, and escapes nothing."""
+_TREE = re.compile(r"""(?![\s\S]*(__enum__|default_factory_module))(?:[\w\s.,:\[\]{}"/<>$-]|\\")*""")
+"""The JSON text of a pytree: its keys go into the source of the guards, so no quote, bracket or operator in them.
+
+Nor what torch would import a module for: the class of an enum, the factory of a `defaultdict`."""
 _NAME = re.compile(r"(?!.*__)[\w.-]{1,200}")
 """A string inside an expression: a symbol or an input. sympy evaluates strings again, so never more than a name."""
 _TEXT_CONTENT = re.compile(rb"[\x20-\x7e\n]{0,128}")
 
 _OPERATOR = re.compile(
-    r"torch\.ops\.(aten|prim|prims|torchvision|quantized|quantized_decomposed)\.\w+\.\w+"
+    r"(?!torch\.ops\.aten\.(from_file|save)\.)"  # they open whatever file they are told
+    r"(torch\.ops\.(aten|prim|prims|torchvision|quantized|quantized_decomposed)\.\w+\.\w+"
     r"|torch\.ops\.higher_order\.(cond|while_loop|scan|map_impl|associative_scan|invoke_subgraph|strict_mode"
     r"|wrap_with_set_grad_enabled|wrap_with_autocast|tag_activation_checkpoint|flex_attention|out_dtype)"
     r"|torch\.sym_\w+|_operator\.(eq|ne|le|ge|lt|gt|neg|pos|mul|add|sub|floordiv|truediv|mod|pow|and_|or_|getitem"
     r"|not_|lshift|rshift|index|abs|xor|invert)"
-    r"|math\.(trunc|ceil|floor|sqrt|pow|log2)|torch\._sym_(sqrt|log2|ite)"
+    r"|math\.(trunc|ceil|floor|sqrt|pow|log2)|torch\._sym_(sqrt|log2|ite))"
 )
 _CALLS = frozenset({
     "Symbol", "Integer", "Float", "Rational", "Max", "Min", "Abs", "Eq", "Ne", "Lt", "Le", "Gt",
@@ -98,17 +108,44 @@ def vet_pt2(path: Path) -> Pt2Facts:
 
 
 def _vet_ends(path: Path) -> None:
-    """Make sure that the file is one archive from its first byte to its last.
+    """Make sure that the file is one archive from its first byte to its last, the same one to every reader.
 
     A `.pt2` holds archives of its own (the sample inputs). Cut short, or with something before or after it, one reader
-    may take an inner archive for the whole where another does not.
+    may take an inner archive for the whole where another does not. Of two directories in one file, zipfile takes the
+    one that lies before the end, and torch the one that the end points to: so they must be one.
     """
     with path.open("rb") as stream:
         head = stream.read(4)
-        stream.seek(max(path.stat().st_size - _END_OF_ARCHIVE_BYTES, 0))
+        tail_start = max(path.stat().st_size - _END.size - _LOCATOR.size - _END64.size, 0)
+        stream.seek(tail_start)
         tail = stream.read()
-    if head != b"PK\x03\x04" or not tail.startswith(b"PK\x05\x06") or not tail.endswith(b"\x00\x00"):
+    if head != b"PK\x03\x04" or not tail[-_END.size :].startswith(b"PK\x05\x06") or not tail.endswith(b"\x00\x00"):
         raise format_refusal(f"{path.name} is not a readable archive: cut short, or with something around it")
+    if not _points_to_itself(tail, tail_start):
+        raise format_refusal(f"{path.name} has an end that points elsewhere than to the directory before it")
+
+
+def _points_to_itself(tail: bytes, tail_start: int) -> bool:
+    """Whether the end of an archive says that the directory lies right before it.
+
+    Args:
+        tail: the last bytes: room for the end of a large archive, its locator and the plain end.
+        tail_start: where they lie in the file.
+    """
+    end_at = len(tail) - _END.size
+    _, disk, first, here, total, size, offset, _ = _END.unpack_from(tail, end_at)
+    if tail[:end_at][-_LOCATOR.size :].startswith(b"PK\x06\x07"):
+        plain, end_at = (here, total, size, offset), end_at - _LOCATOR.size - _END64.size
+        if end_at < 0 or tail[end_at : end_at + 4] != b"PK\x06\x06":
+            return False
+        _, locator_disk, at, disks = _LOCATOR.unpack_from(tail, end_at + _END64.size)
+        _, length, _, _, disk, first, here, total, size, offset = _END64.unpack_from(tail, end_at)
+        is_one = (locator_disk, at, length) == (0, tail_start + end_at, _END64.size - 12) and disks <= 1
+        saturated = (0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)
+        values = (here, total, size, offset)
+        if not is_one or any(p not in (s, v) for p, s, v in zip(plain, saturated, values, strict=True)):
+            return False
+    return (disk, first) == (0, 0) and here == total and offset + size == tail_start + end_at
 
 
 def _vet_archive(archive: zipfile.ZipFile, path: Path) -> Pt2Facts:
@@ -143,6 +180,7 @@ def _records(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
     if unpacked > RATIO_LIMIT * path.stat().st_size:
         raise format_refusal(f"{path.name} unpacks to {unpacked} bytes, over {RATIO_LIMIT} times its size")
     records: dict[str, zipfile.ZipInfo] = {}
+    folded: set[str] = set()
     roots = {info.filename.partition("/")[0] for info in infos}
     for info in infos:
         name = info.filename.partition("/")[2]
@@ -151,6 +189,9 @@ def _records(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
             raise format_refusal(f"the record {info.filename!r} is not a plain file of its own name")
         if info.flag_bits & 1:
             raise format_refusal(f"the record {info.filename!r} is encrypted")
+        if info.orig_filename != info.filename or name.casefold() in folded:
+            raise format_refusal(f"the record {info.filename!r} is another one to torch, which ignores case")
+        folded.add(name.casefold())
         records[name] = info
     if len(roots) != 1:
         raise format_refusal(f"{path.name} holds {len(roots)} root folders, not one: not written by torch.export.save")
@@ -263,8 +304,10 @@ def _vet_program(document: object, record: str) -> Pt2Facts:
             operators.add(value)
         elif key in ("expr_str", "guards_code", "range_constraints"):
             _vet_expression(value, key)
-        elif key in ("name", "forward_arg_names") and not _IDENTIFIER.fullmatch(value):
+        elif key in ("name", "as_name", "forward_arg_names") and not _IDENTIFIER.fullmatch(value):
             raise format_refusal(f"the program names a value {value[:80]!r}, which is no identifier")
+        elif (key in ("target", "fqn") or key.endswith("_name")) and not _ATTRIBUTE.fullmatch(value):
+            raise format_refusal(f"the program names a weight or a module {value[:80]!r}, which goes into source code")
         elif key in ("in_spec", "out_spec") and not _TREE.fullmatch(value):
             raise format_refusal(f"the program's {key} holds more than names: {value[:80]!r}")
     version = document.get("torch_version")
