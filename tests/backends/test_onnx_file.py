@@ -75,6 +75,35 @@ def test_external_data_outside_the_folder_is_refused(location, external):
     refuse(external, "reads")
 
 
+def elsewhere(tensor):
+    """Let a tensor say that its data lie outside of the folder."""
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret")
+    return tensor
+
+
+@pytest.mark.parametrize("place", ["sparse constant", "default of a function"])
+def test_external_data_are_looked_for_wherever_a_tensor_may_lie(place, tmp_path):
+    tensor = elsewhere(numpy_helper.from_array(np.ones(SIZE, np.float32), "hidden"))
+    if place == "sparse constant":
+        positions = numpy_helper.from_array(np.arange(SIZE), "positions")
+        node = helper.make_node("Constant", [], ["y"])
+        node.attribute.append(
+            helper.make_attribute("sparse_value", helper.make_sparse_tensor(tensor, positions, [SIZE]))
+        )
+        model = build(nodes=[node])
+    else:
+        inner = helper.make_node("Constant", [], ["b"])
+        inner.attribute.add(name="value", ref_attr_name="value", type=onnx.AttributeProto.TENSOR)
+        function = helper.make_function(
+            "own", "f", [], ["b"], [inner], [helper.make_opsetid("", 20)],
+            attribute_protos=[helper.make_attribute("value", tensor)],
+        )  # fmt: skip
+        model = build(nodes=[helper.make_node("f", [], ["y"], domain="own")], domain="own", functions=[function])
+    refuse(write(model, tmp_path), "'hidden' reads")
+
+
 def test_external_data_through_a_link_is_refused(external):
     (external.parent / "link").symlink_to(external.parent / "w.data")
     edit(external, location="link")

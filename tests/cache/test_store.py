@@ -212,6 +212,14 @@ def test_a_key_that_others_may_read_is_not_used(tmp_path: Path) -> None:
         load_secret(tmp_path / "key")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can read what another user keeps to themselves")
+def test_a_key_that_another_user_made_is_not_used(tmp_path: Path) -> None:
+    load_secret(tmp_path / "key")
+    os.chown(tmp_path / "key", 12345, 12345)
+    with pytest.raises(CacheUnusable, match="another user"):
+        load_secret(tmp_path / "key")
+
+
 def test_a_key_that_is_a_link_a_pipe_or_too_short_is_not_used(tmp_path: Path) -> None:
     load_secret(tmp_path / "key")
     (tmp_path / "link").symlink_to(tmp_path / "key")

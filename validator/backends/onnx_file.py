@@ -138,20 +138,16 @@ def _nodes(model: Any) -> Iterator[Any]:
 
 
 def _tensors(model: Any) -> Iterator[Any]:
-    """Yield every tensor that the file holds: initializers, and constants in attributes."""
-    for graph in _graphs(model):
-        yield from getattr(graph, "initializer", ())
-        for sparse in getattr(graph, "sparse_initializer", ()):
-            yield sparse.values
-            yield sparse.indices
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
-    for info in model.training_info:
-        yield from info.initialization.initializer
-        yield from info.algorithm.initializer
+    """Yield every tensor that the file holds, wherever it lies: also in sparse ones and in defaults of functions."""
+    stack = [model]
+    while stack:
+        message = stack.pop()
+        if isinstance(message, onnx.TensorProto):
+            yield message
+            continue
+        for field, value in message.ListFields():
+            if field.type == field.TYPE_MESSAGE:
+                stack.extend(value if isinstance(value, Sequence) else (value,))
 
 
 # --- Vetting ---------------------------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ def load_secret(path: Path) -> bytes:
         raise CacheUnusable(f"the key {path} cannot be used: {reason_of(error)}") from error
     if not stat.S_ISREG(found.st_mode):
         raise CacheUnusable(f"the key {path} is not a regular file")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise CacheUnusable(f"the key {path} belongs to another user, who knows it")
     if found.st_mode & 0o077:
         raise CacheUnusable(f"the key {path} can be read by others: its mode is {found.st_mode & 0o777:o}")
     if len(data) < SECRET_BYTES:

@@ -50,6 +50,9 @@ _NEWER = {"fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "open_tree_
 """Calls that a libseccomp in use does not know by name; new calls have one number on every architecture."""
 _CLONE_NEWUSER = 0x10000000
 _CLONE_THREAD = 0x00010000
+_F_SETOWN, _F_SETOWN_EX, _FIOSETOWN = 8, 15, 0x8901
+_LOW = 0xFFFFFFFF
+"""What the kernel looks at of such a command; a filter sees the upper half, too."""
 
 
 def refuse_calls(confinement: Confinement) -> None:
@@ -114,4 +117,7 @@ def _refuse_processes(program: Any, confinement: Confinement) -> None:
         for name in ("kill", "tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
             program.add_rule(sc.ERRNO(errno.EPERM), name, sc.Arg(0, sc.NE, os.getpid()))
         program.add_rule(sc.ERRNO(errno.EPERM), "pidfd_send_signal")
+        # Whoever owns a pipe is sent a signal of its opener's choice when something comes.
+        for name, command in (("fcntl", _F_SETOWN), ("fcntl", _F_SETOWN_EX), ("ioctl", _FIOSETOWN)):
+            program.add_rule(sc.ERRNO(errno.EPERM), name, sc.Arg(1, sc.MASKED_EQ, _LOW, command))
         program.add_rule(sc.ERRNO(errno.EPERM), "prlimit64", sc.Arg(0, sc.NE, 0))
