@@ -148,6 +148,10 @@ def test_short_external_data_is_refused(external):
     refuse(external, "needs 256 bytes")
 
 
+def test_a_file_that_onnx_runtime_would_read_as_another_format_is_refused(tmp_path):
+    refuse(write(build(), tmp_path).rename(tmp_path / "model.ort"), "own format")
+
+
 def test_a_custom_operator_is_refused(tmp_path):
     refuse(write(build(domain="evil"), tmp_path), "evil::Add")
 

@@ -79,6 +79,8 @@ def _parse(path: Path) -> Any:
     """Read the message itself; a truncated one either fails to parse or lacks its graph."""
     if not path.is_file() or path.is_symlink():
         raise format_refusal(f"{path.name} is not a regular file")
+    if path.suffix.lower() == ".ort":  # by this name alone ONNX Runtime takes a file for another format
+        raise format_refusal(f"{path.name} is named as ONNX Runtime's own format, which cannot be vetted")
     try:
         # The format is named, because onnx would take it from the suffix.
         model = onnx.load(path, format="protobuf", load_external_data=False)

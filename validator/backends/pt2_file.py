@@ -58,6 +58,7 @@ _TEXT_CONTENT = re.compile(rb"[\x20-\x7e\n]{0,128}")
 
 _OPERATOR = re.compile(
     r"(?!torch\.ops\.aten\.(from_file|save)\.)"  # they open whatever file they are told
+    r"(?!torch\.ops\.prim\.(PythonOp|IgnoredPythonOp|profile\w*)\.)"  # looking them up is a segmentation fault
     r"(torch\.ops\.(aten|prim|prims|torchvision|quantized|quantized_decomposed)\.\w+\.\w+"
     r"|torch\.ops\.higher_order\.(cond|while_loop|scan|map_impl|associative_scan|invoke_subgraph|strict_mode"
     r"|wrap_with_set_grad_enabled|wrap_with_autocast|tag_activation_checkpoint|flex_attention|out_dtype)"
