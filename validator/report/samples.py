@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -166,28 +167,39 @@ def clean_table(table: bytes) -> bytes:
     Raises:
         TableError: a line has not the cells of the table, or a cell that should be a number is none.
     """
-    text = io.StringIO()
-    written = csv.writer(text, lineterminator="\n")
-    written.writerow(COLUMNS)
     try:
-        lines = _read_lines(table)
-        for line in lines:
-            written.writerow(
-                [
-                    as_cell(cell) if kind is ColumnType.NAME else _numeric(cell)
-                    for cell, kind in zip(line, COLUMN_TYPES.values(), strict=True)
-                ]
-            )
+        cells = {name: as_cell(name) for name in _read_names(table)}
+        if all(name == cell for name, cell in cells.items()):
+            return table
+        text = io.StringIO()
+        written = csv.writer(text, lineterminator="\n")
+        written.writerow(COLUMNS)
+        for line in _read_lines(table):
+            written.writerow([cells[cell] if at in _NAMES else cell for at, cell in enumerate(line)])
     except (ValueError, csv.Error) as error:
         raise TableError(str(error)) from error
     return text.getvalue().encode()
 
 
-def _numeric(cell: str) -> str:
-    """Return the cell if it is empty or a number."""
-    if cell:
-        float(cell)
-    return cell
+def _read_names(table: bytes) -> set[str]:
+    """Return every name of a table in which everything else is empty or a number.
+
+    Raises:
+        ValueError: it is not so, or a line has more or fewer cells.
+    """
+    names: set[str] = set()
+    names_of, numbers_of = itemgetter(*_NAMES), itemgetter(*_NUMBERS)
+    for line in _read_lines(table):
+        if len(line) != len(COLUMNS):
+            raise ValueError(f"a line has {len(line)} of {len(COLUMNS)} cells")
+        names.update(names_of(line))
+        for number in filter(None, numbers_of(line)):
+            float(number)
+    return names
+
+
+_NAMES = tuple(at for at, kind in enumerate(COLUMN_TYPES.values()) if kind is ColumnType.NAME)
+_NUMBERS = tuple(at for at, kind in enumerate(COLUMN_TYPES.values()) if kind is not ColumnType.NAME)
 
 
 def _read_lines(table: bytes) -> Iterator[list[str]]:
@@ -246,7 +258,7 @@ def _read_columns(lines: Iterator[list[str]]) -> dict[tuple[str, str], SampleCol
             raise ValueError(f"the lines of {key} have {len(columns)} of {len(COLUMNS)} cells, or stand apart")
         ids, strata, reference, candidate = (tuple(shared.setdefault(c, c) for c in columns[at]) for at in _WORDS)
         error_ratio, max_abs_error, margin, margin_limit = (
-            np.fromiter((float(cell or "nan") for cell in columns[at]), dtype=np.float64) for at in _NUMBERS
+            np.fromiter((float(cell or "nan") for cell in columns[at]), dtype=np.float64) for at in _DRAWN
         )
         found[key] = SampleColumns(
             ids=ids,
@@ -261,4 +273,4 @@ def _read_columns(lines: Iterator[list[str]]) -> dict[tuple[str, str], SampleCol
 
 
 _WORDS = tuple(map(COLUMNS.index, ("sample_id", "stratum", "top1_reference", "top1_candidate")))
-_NUMBERS = tuple(map(COLUMNS.index, ("error_ratio", "max_abs_error", "margin", "margin_limit")))
+_DRAWN = tuple(map(COLUMNS.index, ("error_ratio", "max_abs_error", "margin", "margin_limit")))
