@@ -233,14 +233,15 @@ class Distributions:
         role = "baseline" if backend.name == BASELINE else f"candidate {kind}"
         yield tag("path", d=path, class_=f"line {role}")
         # Numbers stand apart along the lines, so that lines on top of each other can be told.
-        share = 0.25 + 0.5 * ((at * 0.381) % 1)
-        yield words(*_along(path, share), str(at), anchor="middle", kind="number")
+        share = 0.15 + 0.8 * ((at * 0.381) % 1)
+        x, y = _nearest_corner(path, across.start + share * (end - across.start))
+        yield words(x, y - 5, str(at), anchor="middle", kind="number")
 
 
-def _along(path: str, share: float) -> tuple[float, float]:
+def _nearest_corner(path: str, wanted: float) -> tuple[float, float]:
     corners = [tuple(map(float, corner.split(" "))) for corner in path[1:].split("L")]
-    x, y = corners[min(len(corners) - 1, int(share * len(corners)))]
-    return x, y - 5
+    x, y = min(corners, key=lambda corner: abs(corner[0] - wanted))
+    return x, y
 
 
 def _bin_start(at: int) -> float:
