@@ -197,7 +197,7 @@ class FakeWorld:
 
     def history_length(self, run_id: str, metric: str) -> int:
         annotation = next(a for a in self.registry.annotations.values() if f"fake-{a.check_id}" == run_id)
-        return len(annotation.step_metrics.get(metric, [None]))
+        return int(metric in annotation.metrics)
 
 
 @pytest.fixture(params=["embedded", "server", "fake"])

@@ -39,7 +39,7 @@ def test_the_run_holds_everything_and_is_finished(store, subject, tmp_path):
     run = run_of(store, receipt)
     assert run.info.status == "FINISHED"
     assert run.data.params == {"backends": "eager-cpu"}
-    assert run.data.metrics == {"error_ratio": 1.5, "error": 0.3}
+    assert run.data.metrics == {"error_ratio": 1.5}
     assert run.data.tags["gpu"] == "H200"
     assert run.data.tags["mlflow.runName"] == "alexnet v1 pass"
     assert run.data.tags["mlflow.note.content"] == BLOCK
@@ -56,7 +56,6 @@ def test_metrics_are_found_on_the_logged_model_once(store, subject, tmp_path):
     store.registry.annotate(annotation)
     metrics = store.client.get_logged_model(subject.model_id).metrics
     assert [(m.value, m.dataset_name) for m in metrics if m.key == "error_ratio"] == [(1.5, "alexnet-golden")]
-    assert {(m.step, m.value) for m in metrics if m.key == "error"} >= {(2, 0.3)}
 
 
 def test_repeating_changes_nothing_of_the_run(store, subject, tmp_path):
@@ -64,32 +63,26 @@ def test_repeating_changes_nothing_of_the_run(store, subject, tmp_path):
     before = run_of(store, store.registry.annotate(annotation))
     after = run_of(store, store.registry.annotate(annotation))
     assert after.to_dictionary() == before.to_dictionary()
-    history = store.client.get_metric_history(after.info.run_id, "error")
-    assert sorted((m.step, m.timestamp) for m in history) == [(step, after.info.start_time) for step in range(3)]
-
-
-def test_a_step_is_the_index_of_the_golden_sample(store, subject, tmp_path):
-    receipt = store.registry.annotate(make_annotation(subject, tmp_path, step_metrics={"e": [5.0, math.nan, 7.0]}))
-    history = store.client.get_metric_history(receipt.run_id, "e")
-    assert {m.step: m.value for m in history} == {0: 5.0, 2: 7.0}
+    history = store.client.get_metric_history(after.info.run_id, "error_ratio")
+    assert [(m.step, m.timestamp) for m in history] == [(0, after.info.start_time)]
 
 
 def test_values_that_are_not_finite_are_left_out_with_a_warning(store, subject, tmp_path):
     """MLflow would store infinity as 1.797e308, which looks like a measurement."""
     numbers = {"inf": math.inf, "minus": -math.inf, "nan": math.nan, "fine": 2.0}
-    receipt = store.registry.annotate(make_annotation(subject, tmp_path, metrics=numbers, step_metrics={}))
+    receipt = store.registry.annotate(make_annotation(subject, tmp_path, metrics=numbers))
     assert run_of(store, receipt).data.metrics == {"fine": 2.0}
     assert len(receipt.warnings) == 3
-    assert "metric inf: 1 of 1 values are not finite and were left out" in receipt.warnings
+    assert "metric inf is not finite and was left out" in receipt.warnings
 
 
 def test_more_metrics_than_one_batch_holds_are_written(embedded, name, tmp_path):
     embedded.register(name, FILES)
-    annotation = make_annotation(
-        resolve(embedded, f"models:/{name}/1"), tmp_path, step_metrics={"error": [float(n) for n in range(2500)]}
+    numbers = {f"error_{n}": float(n) for n in range(1100)}
+    receipt = embedded.registry.annotate(
+        make_annotation(resolve(embedded, f"models:/{name}/1"), tmp_path, metrics=numbers)
     )
-    receipt = embedded.registry.annotate(annotation)
-    assert embedded.history_length(receipt.run_id, "error") == 2500
+    assert run_of(embedded, receipt).data.metrics == numbers
 
 
 def test_the_training_run_points_to_the_check(store, subject, tmp_path):
@@ -281,7 +274,6 @@ def test_a_description_without_room_is_left_alone_with_a_warning(store, name, tm
         pytest.param({"run_tags": {"t": "x" * 8001}}, "run tag t: 8001 of 8000", id="run tag"),
         pytest.param({"params": {"p": "x" * 6001}}, "parameter p: 6001 of 6000", id="parameter"),
         pytest.param({"params": {"p" * 251: "x"}}, "its name is too long", id="name"),
-        pytest.param({"metrics": {"error": 1.0}}, "with and without steps", id="metric twice"),
         pytest.param({"artifacts": {"../x": Path("pyproject.toml")}}, "leaves the run's folder", id="artifact path"),
     ],
 )

@@ -29,7 +29,6 @@ def make_annotation(subject, tmp_path: Path, **changes) -> Annotation:
         "description_block": BLOCK,
         "version_tags": {"validator.digest": "sha256:00"},
         "metrics": {"error_ratio": 1.5},
-        "step_metrics": {"error": [0.1, 0.2, 0.3]},
         "params": {"backends": "eager-cpu"},
         "artifacts": {"report/verdict.json": report},
         "dataset": ("alexnet-golden", "sha256:" + "ab" * 32),
@@ -199,7 +198,6 @@ def test_annotating_twice_is_annotating_once(world, name, tmp_path):
     assert first.warnings == ()
     assert world.count_runs(annotation.check_id) == 1
     assert world.history_length(first.run_id, "error_ratio") == 1
-    assert world.history_length(first.run_id, "error") == 3
     assert world.description(name, 1) == description
     assert description.count("validator:begin") == 1
 

@@ -183,35 +183,22 @@ def _metrics(writing: _Writing, timestamp_ms: int) -> "list[Metric]":
     if annotation.dataset is not None:
         name, digest = annotation.dataset[0], short_digest(annotation.dataset[1])
     metrics: list[Metric] = []
-    for key, values in sorted(_series(annotation).items()):
-        left_out = 0
-        for step, value in enumerate(values):
-            if not math.isfinite(value):
-                left_out += 1
-                continue
-            metrics.append(
-                Metric(
-                    key,
-                    float(value),
-                    timestamp_ms,
-                    step,
-                    model_id=annotation.subject.model_id,
-                    dataset_name=name,
-                    dataset_digest=digest,
-                )
+    for key, value in sorted(annotation.metrics.items()):
+        if not math.isfinite(value):
+            writing.warnings.append(f"metric {key} is not finite and was left out")
+            continue
+        metrics.append(
+            Metric(
+                key,
+                float(value),
+                timestamp_ms,
+                0,
+                model_id=annotation.subject.model_id,
+                dataset_name=name,
+                dataset_digest=digest,
             )
-        if left_out:
-            writing.warnings.append(
-                f"metric {key}: {left_out} of {len(values)} values are not finite and were left out"
-            )
+        )
     return metrics
-
-
-def _series(annotation: Annotation) -> dict[str, list[float]]:
-    """Return all metrics by key, those without steps as step 0."""
-    return {key: [value] for key, value in annotation.metrics.items()} | {
-        key: list(values) for key, values in annotation.step_metrics.items()
-    }
 
 
 def _run_tags(annotation: Annotation) -> dict[str, str]:
@@ -317,10 +304,11 @@ def _read_run_back(writing: _Writing, run_id: str) -> None:
         data = writing.connection.client.get_run(run_id).data
     wrong = [f"run tag {key}" for key, value in _run_tags(annotation).items() if data.tags.get(key) != value]
     wrong += [f"parameter {key}" for key, value in annotation.params.items() if data.params.get(key) != value]
-    for key, values in _series(annotation).items():
-        finite = [value for value in values if math.isfinite(value)]
-        if finite and data.metrics.get(key) != finite[-1]:  # the one with the highest step
-            wrong.append(f"metric {key}")
+    wrong += [
+        f"metric {key}"
+        for key, value in annotation.metrics.items()
+        if math.isfinite(value) and data.metrics.get(key) != value
+    ]
     wrong += [f"artifact {path}" for path in missing_artifacts(writing.connection, run_id, annotation.artifacts)]
     _require_equal(wrong)
 
@@ -370,8 +358,6 @@ def _check_limits(annotation: Annotation) -> None:
     ):
         faults += [f"{kind} {k}: {len(v)} of {limit} characters" for k, v in values.items() if len(v) > limit]
         faults += [f"{kind} {k[:40]}...: its name is too long" for k in values if len(k) > KEY_LIMIT]
-    both = annotation.metrics.keys() & annotation.step_metrics.keys()
-    faults += [f"metric {key} is given with and without steps" for key in sorted(both)]
     for path, local in annotation.artifacts.items():
         pure = PurePosixPath(path)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:

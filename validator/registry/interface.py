@@ -5,7 +5,7 @@ exist, a RegistryUnreachable for a registry that does not answer, an AnnotationF
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -53,8 +53,6 @@ class Annotation:
     params: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Finite; a value that is not is left out, with a warning."""
-    step_metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """One value per golden sample; the step is the sample's index."""
     artifacts: Mapping[str, Path] = field(default_factory=dict)
     """Path among the run's artifacts, to a local file or folder."""
     dataset: tuple[str, str] | None = None
