@@ -65,6 +65,8 @@ def with_width(width: int, **options: Any) -> Any:
 def test_a_page_fits_its_width_says_its_verdict_and_asks_for_nothing(visit: Visit, pages: Path, name: str) -> None:
     page = visit.open(pages / name / "report.html")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    captions = "[...document.querySelectorAll('caption, .caption, .key')]"
+    assert page.evaluate(f"{captions}.every(c => c.getBoundingClientRect().right <= innerWidth)")
     assert page.locator(".verdict").inner_text().split()[-1] == ("fail" if name.startswith("hostile") else name)
     assert [url for url in visit.requests if not url.startswith("data:")] == [(pages / name / "report.html").as_uri()]
     assert visit.words == []
