@@ -43,6 +43,18 @@ def test_a_database_in_the_current_directory_is_used(embedded):
     assert resolve(registry).version == 1
 
 
+def test_what_a_database_raises_is_said_of_the_registry(embedded):
+    """SQLAlchemy is not imported for this: it is there already where it can raise anything."""
+    from sqlalchemy.exc import OperationalError
+
+    with (
+        pytest.raises(RegistryUnreachable, match="while reading") as caught,
+        embedded.registry._connection.doing("reading"),
+    ):
+        raise OperationalError("SELECT 1", {}, Exception("disk I/O error"))
+    assert caught.value.exit_code == ExitCode.INCONCLUSIVE
+
+
 def test_the_variables_of_mlflow_are_honoured(embedded, tmp_path, monkeypatch):
     embedded.register("alexnet", FILES)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", embedded.uri)

@@ -8,6 +8,7 @@ import re
 import signal
 import sqlite3
 import ssl
+import sys
 import threading
 import time
 import urllib.error
@@ -116,7 +117,6 @@ class Connection:
             limit_s: how long it may take over HTTP; None: `DEADLINE_S`. Infinity where files are moved.
         """
         from mlflow.exceptions import MlflowException
-        from sqlalchemy.exc import SQLAlchemyError
 
         is_remote = self.registry_uri.startswith("http") or self.tracking_uri.startswith("http")
         try:
@@ -129,7 +129,7 @@ class Connection:
             ) from error
         except MlflowException as error:
             raise translate(error, self.shown, what) from error
-        except (SQLAlchemyError, sqlite3.Error, http.client.HTTPException) as error:
+        except store_errors() as error:
             raise unreachable(self.shown, what, error) from error
         except OSError as error:
             # requests' exceptions are OSErrors without an errno, and mean the network.
@@ -316,6 +316,13 @@ def translate(error: Any, shown: str, what: str) -> ValidatorError:
             hint="set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
         )
     return unreachable(shown, what, error)
+
+
+def store_errors() -> tuple[type[Exception], ...]:
+    """Return what MLflow's stores let through. SQLAlchemy takes long to import; not imported, it raises nothing."""
+    always = (sqlite3.Error, http.client.HTTPException)
+    loaded = sys.modules.get("sqlalchemy.exc")
+    return always if loaded is None else (*always, loaded.SQLAlchemyError)
 
 
 def unreachable(shown: str, what: str, error: Exception) -> RegistryUnreachable:
