@@ -92,7 +92,7 @@ def completed_export(folder: Path) -> Completed:
 def recipe_of(outcome: Completed, *, domain: str = "local") -> Recipe:
     assert isinstance(outcome.job, RunJob | ExportJob)
     return write_recipe(
-        outcome.job, domain=domain, model=MODEL, program=PROGRAM, fingerprint=FINGERPRINT, sandbox="none"
+        outcome.job, domain=domain, model=MODEL, program=PROGRAM, fingerprint=FINGERPRINT, sandbox="strict"
     )
 
 

@@ -31,7 +31,7 @@ OTHERS: dict[str, Any] = {
     "machine": {"processor": "another"},
     "fingerprint": FINGERPRINT | {"torch": "2.11.0"},
     "variables": {"CUDA_VISIBLE_DEVICES": "1"},
-    "sandbox": "strict",
+    "sandbox": "standard",
     "model": "sha256:" + "0" * 64,
     "job": export_job(Path("/elsewhere")),
 }
@@ -104,7 +104,7 @@ def test_every_knob_of_the_row_decides_the_key(recipe: Recipe, knob: str) -> Non
 
 def test_where_files_lie_and_the_nonce_decide_nothing(tmp_path: Path) -> None:
     keys = {
-        write_recipe(job, domain="local", model=MODEL, program=PROGRAM, fingerprint=FINGERPRINT, sandbox="none").key
+        write_recipe(job, domain="local", model=MODEL, program=PROGRAM, fingerprint=FINGERPRINT, sandbox="strict").key
         for job in (run_job(tmp_path / "a", nonce="1" * 32), run_job(tmp_path / "b", nonce="2" * 32))
     }
     assert len(keys) == 1

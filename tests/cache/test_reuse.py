@@ -27,7 +27,7 @@ KNOWN = Circumstances(model=MODEL, program=PROGRAM, fingerprint=FINGERPRINT)
 
 
 def open_check(
-    place: CachePlace, scratch: Path, *, check_id: str = MADE_BY.check_id, sandbox: str = "none", wait_s: float = 0
+    place: CachePlace, scratch: Path, *, check_id: str = MADE_BY.check_id, sandbox: str = "strict", wait_s: float = 0
 ) -> Reuse:
     scratch.mkdir(exist_ok=True, parents=True)
     made_by = Reused(check_id=check_id, created_utc=MADE_BY.created_utc)
@@ -104,17 +104,13 @@ def test_an_export_that_was_refused_is_tried_again(place: CachePlace, tmp_path: 
         assert reuse.store.entries() == []
 
 
-@pytest.mark.parametrize("kind", ["pickle", "torchscript"])
-def test_a_model_that_runs_code_without_a_sandbox_neither_reuses_nor_is_kept(
-    place: CachePlace, tmp_path: Path, kind: str
-) -> None:
-    job = run_job(tmp_path).model_copy(update={"model_format": kind})
-    with open_check(place, tmp_path / "none") as reuse:
-        assert reuse.find(job, KNOWN) is None
-        assert not reuse.claims(job)
-    with open_check(place, tmp_path / "strict", sandbox="strict") as reuse:
-        assert reuse.find(job, KNOWN) is None
-        assert reuse.claims(job)
+def test_without_a_sandbox_nothing_is_reused_or_kept(place: CachePlace, tmp_path: Path) -> None:
+    keep_run(place, tmp_path / "first")
+    with open_check(place, tmp_path / "none", sandbox="none") as reuse:
+        assert reuse.store is None
+        assert reuse.find(run_job(tmp_path / "none"), KNOWN) is None
+        assert not reuse.claims(run_job(tmp_path / "none"))
+        assert reuse.cautions == []
 
 
 @pytest.mark.parametrize("field", ["model", "program", "fingerprint"])

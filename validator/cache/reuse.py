@@ -16,7 +16,6 @@ from validator.cache.secret import CacheUnusable, reason_of
 from validator.cache.store import CachePlace, Store, open_store
 from validator.judge import Caution
 from validator.manifest import Manifest
-from validator.subject import ProgramFormat
 from validator.worker.outcome import Completed, Outcome, Reused
 from validator.worker.protocol import ExportJob, Job, RunJob
 
@@ -80,7 +79,7 @@ class Reuse:
         If there is nothing, and nobody else is making it, this check is to run the job and to `keep` its outcome; until
         then, others who need the same wait.
         """
-        if self.store is None or not self.admits(job) or not isinstance(job, RunJob | ExportJob):
+        if self.store is None or not is_dear(job) or not isinstance(job, RunJob | ExportJob):
             return None
         try:
             return self._find(self.store, job, circumstances)
@@ -163,14 +162,6 @@ class Reuse:
         """Whether this check is to run a job for others as well."""
         return job.job_id in self._claims
 
-    def admits(self, job: Job) -> bool:
-        """Whether anything of this job may be kept or reused.
-
-        A model that runs code in a worker that nothing confines could read the key and write to the cache; what such a
-        check would reuse is worth no more than the model's own word.
-        """
-        return is_dear(job) and (self.sandbox != NO_SANDBOX or job.model_format == ProgramFormat.EXPORTED.value)
-
     def _release(self, job_id: str) -> None:
         self._claims.pop(job_id).lock.release()
 
@@ -191,7 +182,11 @@ def open_reuse(
     wait_s: float,
     say: Callable[[str], None],
 ) -> Reuse:
-    """Open a cache for one check. One that cannot be opened is said to be so, and not used."""
+    """Open a cache for one check. One that cannot be opened is said to be so, and not used.
+
+    Where nothing confines the workers it stays closed: code that a model got to run there, whatever its format, could
+    read the key and write an entry.
+    """
     reuse = Reuse(
         store=None,
         domain=place.domain,
@@ -201,6 +196,9 @@ def open_reuse(
         wait_s=wait_s,
         say=say,
     )
+    if sandbox == NO_SANDBOX:
+        say("nothing: no sandbox holds the workers")
+        return reuse
     try:
         reuse.store = open_store(place)
     except CacheUnusable as unusable:
