@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from validator.attest.keys import Signer, load_signer, public_key_of
+from validator.attest.keyless import KeylessSigner, find_token
+from validator.attest.keys import load_signer
+from validator.attest.sealing import AnySigner, describe_signer, read_sealed, signed_by
 from validator.backends.catalog import find_backend
 from validator.cache.reuse import Reuse, open_reuse
 from validator.cache.store import CachePlace
@@ -71,7 +73,9 @@ class CheckRequest:
     sandbox: Request = Request.AUTO
     """How strongly workers are held; the policy may ask for more."""
     sign_key: Path | None = None
-    """Private key that a pass is signed with; None: no clearance is written."""
+    """Private key that a pass is signed with; None: no clearance is written, unless it is signed keyless."""
+    sign_keyless: KeylessSigner | None = None
+    """Signs a pass with this process's identity."""
     lifetime: timedelta = timedelta(days=7)
     """How long the clearance is good for."""
     cache: CachePlace | None = None
@@ -87,7 +91,7 @@ class CheckResult:
     path: Path
     """Of verdict.json."""
     clearance: Path | None = None
-    """Of clearance.json; only a pass has one, and only if a key was given."""
+    """Of clearance.json; only a pass has one, and only if it was to be signed."""
     receipt: AnnotationReceipt | None = None
     annotation_error: AnnotationFailed | None = None
     """The verdict stands; MLflow does not show it."""
@@ -104,7 +108,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
     source = find_policy(request.policy, ref=request.policy_ref, open_registry=lambda: registry)
     policy = source.policy
     # Before anything else: a key that cannot be used is found now, and no worker runs beside it unread.
-    signer = None if request.sign_key is None else load_signer(request.sign_key)
+    signer = open_signer(request)
     for name in request.backends:
         find_backend(name, policy.rows)
     discard_old_verdict(request.output)
@@ -119,7 +123,7 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         if signer is not None and subject.name is None:
             raise UsageError(
                 f"{subject.title} is no registered version, and a clearance is about one",
-                hint="name one, like models:/NAME/3, or leave out --sign-key",
+                hint="name one, like models:/NAME/3, or leave out --sign-key and --sign-keyless",
             )
         if request.annotate:
             exits.enter_context(withdrawing_if_refused(registry, subject))
@@ -174,8 +178,9 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         write_reports(request.formats, Material(document=document, folder=request.output), request.output)
         result = CheckResult(document=document, verdict=decision.verdict, path=path)
         if signer is not None and decision.verdict is Verdict.PASS:
-            result = replace(result, clearance=write_clearance(document, signer, request))
-            progress.stage("sign", f"{result.clearance}, key {public_key_of(signer).key_id[:15]}")
+            path = write_clearance(document, signer, request)
+            result = replace(result, clearance=path)
+            progress.stage("sign", f"{path}, {describe_signer(signed_by(read_sealed(path.read_bytes())), short=True)}")
         return annotate(result, subject, registry, request.output, progress) if request.annotate else result
 
 
@@ -262,11 +267,33 @@ def write_evidence(document: VerdictDocument, samples: str, onnx: OnnxFile | Non
     return write_document(document, output / VERDICT_NAME)
 
 
-def write_clearance(document: VerdictDocument, signer: Signer, request: CheckRequest) -> Path:
+def open_signer(request: CheckRequest) -> AnySigner | None:
+    """Return what a pass is signed with, once it is known that it can be used.
+
+    Raises:
+        KeyFileError: the key cannot be used.
+        KeylessError: sigstore is not installed, or there is no identity token.
+        UsageError: both ways are asked for.
+    """
+    if request.sign_key is not None and request.sign_keyless is not None:
+        raise UsageError(
+            "a clearance is signed by a key or keyless, not both",
+            hint="leave out --sign-keyless, or --sign-key and VALIDATOR_SIGN_KEY",
+        )
+    if request.sign_keyless is not None:
+        # Found again when it signs: a token lives for minutes. One that is not there now will not be there then.
+        find_token(request.sign_keyless)
+        return request.sign_keyless
+    return None if request.sign_key is None else load_signer(request.sign_key)
+
+
+def write_clearance(document: VerdictDocument, signer: AnySigner, request: CheckRequest) -> Path:
     """Sign a pass, and write the clearance after all that it speaks about.
 
     Raises:
         ClearanceRefused: the document is not one that a clearance can be given for.
+        KeylessError: the identity token is gone.
+        SigstoreUnreachable: no keyless signature could be had.
         ReportFailed: it could not be written.
     """
     clearance = make_clearance(

@@ -4,9 +4,9 @@ import hashlib
 import re
 from datetime import datetime, timedelta
 
-from validator.attest.envelope import read_envelope, read_statement, seal_statement, verify_signature
+from validator.attest.envelope import read_statement
 from validator.attest.judgement import end_of_waivers, judge_statement
-from validator.attest.keys import Signer, public_key_of
+from validator.attest.sealing import AnySigner, acceptance_of, read_sealed, seal, verify_sealed
 from validator.attest.statement import (
     BackendBinding,
     GoldenBinding,
@@ -52,28 +52,32 @@ def parse_lifetime(text: str) -> timedelta:
 
 
 def make_clearance(
-    document: VerdictDocument, *, signer: Signer, now: datetime, lifetime: timedelta, nonce: str
+    document: VerdictDocument, *, signer: AnySigner, now: datetime, lifetime: timedelta, nonce: str
 ) -> bytes:
     """Return the signed clearance of a check that passed.
 
     Args:
         document: of the check; its own words are what is bound.
-        signer: a key.
+        signer: a key, or this process's identity.
         now: when it is signed.
         lifetime: how long it is good for at most; a waiver that ends earlier ends it, too.
         nonce: 32 hex digits that were never used.
 
     Raises:
         ClearanceRefused: the check did not pass, is not complete, or was not of a registered version.
+        KeylessError: there is no identity to sign with.
+        SigstoreUnreachable: no keyless signature could be had.
     """
     predicate = _predicate(document, now=now, lifetime=lifetime, nonce=nonce)
     statement = make_statement(predicate)
     for claim in judge_statement(statement, now):
         if not claim.holds:
             raise ClearanceRefused(f"no clearance is given: {claim.name}: {claim.message}")
-    clearance = seal_statement(statement, signer)
+    clearance = seal(statement, signer)
     # As whoever verifies it will: one that nobody can read must not come to light in a deploy job.
-    read_statement(verify_signature(read_envelope(clearance), (public_key_of(signer),)))
+    sealed = read_sealed(clearance)
+    if read_statement(verify_sealed(sealed, (acceptance_of(signer, sealed),))) != statement:
+        raise ClearanceRefused("what was signed is not what the check said")
     return clearance
 
 

@@ -8,9 +8,11 @@
     |   |-- GoldenError               [golden]    a golden dataset that cannot be used
     |   |-- BackendError              [backend]   an unknown backend
     |   |-- KeyFileError              [key]       a key file that cannot be used
+    |   |-- KeylessError              [keyless]   an identity, a token or a trust root that cannot be used
     |   `-- GuardConfigError          [guard]     a configuration of the guard that cannot be used
     |-- CouldNotRun           exit 3  the gate could not do its work
     |   |-- RegistryUnreachable       [registry]  the registry does not answer
+    |   |-- SigstoreUnreachable       [sigstore]  no keyless signature, or no keys to verify one with, could be had
     |   |-- ReportFailed              [report]    the evidence could not be written
     |   `-- AnnotationFailed          [annotate]  MLflow was not annotated, the verdict stands
     `-- IntegrityError        exit 4  bytes that are not what they should be, or not safe to open
@@ -95,6 +97,12 @@ class KeyFileError(UsageError):
     code = "key"
 
 
+class KeylessError(UsageError):
+    """Nothing to sign or verify keyless with: no sigstore, no identity token, or a trust root that cannot be used."""
+
+    code = "keyless"
+
+
 class GuardConfigError(UsageError):
     """A configuration of the registry's guard that cannot be used."""
 
@@ -109,6 +117,12 @@ class RegistryUnreachable(CouldNotRun):
     """The registry does not answer, or answers with a failure of its own."""
 
     code = "registry"
+
+
+class SigstoreUnreachable(CouldNotRun):
+    """sigstore's services do not answer, or give no certificate or no entry in the log."""
+
+    code = "sigstore"
 
 
 class ReportFailed(CouldNotRun):

@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import assert_never
 
-from validator.attest.envelope import read_envelope
+from validator.attest.bundle import Signatory
 from validator.attest.judgement import Allowed
-from validator.attest.keys import PublicKey
+from validator.attest.sealing import Accepted, read_sealed, signed_by
 from validator.attest.statement import write_time
 from validator.errors import (
     AnnotationFailed,
@@ -76,8 +76,8 @@ class PromoteRequest:
 
     uri: str
     alias: str
-    keys: tuple[PublicKey, ...]
-    """Whose signature is good."""
+    keys: tuple[Accepted, ...]
+    """Whose signature is good: of which keys, and of which identities."""
     clearance: Path | None = None
     """None: the artifact of the run that the version's tag names."""
     expect: Holder | None = None
@@ -155,7 +155,7 @@ def move_to(
         level=level,
         expect=request.expect,
         envelope=examination.envelope,
-        key=key_of(examination),
+        signer=signer_of(examination),
         now=now,
         origin=None if level is Level.ALIAS else examination.subject.pinned_uri,
     )
@@ -213,9 +213,9 @@ def require_promotable(examination: Examination) -> None:
         )
 
 
-def key_of(examination: Examination) -> str:
-    """Return the id of the key that signed a verified clearance."""
-    return read_envelope(examination.envelope).signatures[0].keyid
+def signer_of(examination: Examination) -> str | Signatory:
+    """Return who signed a verified clearance: the id of a key, or an identity."""
+    return signed_by(read_sealed(examination.envelope))
 
 
 # --- The move -----------------------------------------------------------------------------------------------------
@@ -232,7 +232,8 @@ class Move:
     expect: Holder | None
     envelope: bytes | None
     """The clearance's text; None: a rollback without one."""
-    key: str | None
+    signer: str | Signatory | None
+    """The id of the key that signed it, or the identity; None: a rollback without one."""
     now: datetime
     origin: str | None = None
     reason: str | None = None
@@ -300,7 +301,9 @@ def choose_record(move: Move, state: ModelState) -> tuple[Record, list[str]]:
         previous=holder,
         time=write_time(move.now),
         clearance=move.clearance,
-        key=move.key,
+        key=move.signer if isinstance(move.signer, str) else None,
+        identity=move.signer.identity if isinstance(move.signer, Signatory) else None,
+        issuer=move.signer.issuer if isinstance(move.signer, Signatory) else None,
         origin=move.origin,
         reason=move.reason,
     )
@@ -398,7 +401,7 @@ def take_back(registry: Registry, subject: Subject, alias: str, now: datetime) -
     intent = read_record(state.tags.get(INTENT_TAG + alias))
     if intent is None or not (intent.version == subject.version == state.aliases.get(alias)):
         return
-    move = Move(subject=subject, alias=alias, level=intent.level, expect=None, envelope=None, key=None, now=now)
+    move = Move(subject=subject, alias=alias, level=intent.level, expect=None, envelope=None, signer=None, now=now)
     restore(registry, move, intent, f"{subject.title} was promoted by a call that did not end, and is another now")
 
 

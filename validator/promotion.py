@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from validator.attest.statement import Digest, Time
 from validator.errors import UsageError
 from validator.manifest import canonical_json
+from validator.report.text import clean
 
 PROMOTION_TAG = "validator.promotion."
 """On a registered model, with an alias behind it: the record of the last promotion or rollback that was finished."""
@@ -53,7 +54,11 @@ class Record(BaseModel):
     clearance: Digest | None
     """Of the clearance's text; null: a rollback without one."""
     key: str | None
-    """The id of the key that signed it."""
+    """The id of the key that signed it; null: it was signed keyless, or there is none."""
+    identity: str | None = None
+    """Who signed it keyless."""
+    issuer: str | None = None
+    """Who vouched for that identity."""
     origin: str | None = None
     """The version that was cleared, where another one holds its bytes."""
     reason: Annotated[str, Field(max_length=REASON_LIMIT)] | None = None
@@ -95,8 +100,8 @@ def describe_holder(version: int | None) -> str:
 def describe_gain(alias: str, record: Record) -> str:
     """Return the note on an alias in the description of the version that it was moved to: one line of Markdown."""
     what = {Level.ALIAS: "", Level.REPUBLISH: "", Level.ROLLBACK: ", rolled back to"}[record.level]
-    by = f" · cleared by key `{record.key[:15]}`" if record.key else " · without a clearance"
-    return f"- ▲ `{alias}` since {_minutes(record.time)}{what}{by} · before: {describe_holder(record.previous)}"
+    since = f"- ▲ `{alias}` since {_minutes(record.time)}{what}{_describe_signer(record)}"
+    return f"{since} · before: {describe_holder(record.previous)}"
 
 
 def describe_loss(alias: str, record: Record) -> str:
@@ -114,6 +119,15 @@ def describe_loss(alias: str, record: Record) -> str:
 def describe_origin(uri: str, digest: str) -> str:
     """Return the heading of a republished version's description."""
     return f"**republished** · the bytes of `{uri}` · `{digest[:15]}`"
+
+
+def _describe_signer(record: Record) -> str:
+    """Say who cleared it. Identities are others' words, and stand in Markdown: as code, without what would end that."""
+    if record.key is not None:
+        return f" · cleared by key `{record.key[:15]}`"
+    if record.identity is not None:
+        return f" · cleared by `{clean(record.identity.replace('`', ''), limit=200)}`"
+    return " · without a clearance"
 
 
 def _minutes(time: str) -> str:

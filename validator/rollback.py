@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from validator.attest.bundle import Signatory
 from validator.attest.judgement import Allowed
-from validator.attest.keys import PublicKey
+from validator.attest.sealing import Accepted
 from validator.errors import ClearanceRefused, PromotionRefused, UriError, UsageError
 from validator.promote import (
     Holder,
@@ -18,8 +19,8 @@ from validator.promote import (
     Promotion,
     carry_out,
     identity_recheck,
-    key_of,
     require_promotable,
+    signer_of,
 )
 from validator.promotion import (
     INTENT_TAG,
@@ -44,8 +45,8 @@ class RollbackRequest:
     name: str
     """The registered model."""
     alias: str
-    keys: tuple[PublicKey, ...]
-    """Whose signature is good; none only with a reason."""
+    keys: tuple[Accepted, ...]
+    """Whose signature is good, of which keys and identities; none only with a reason."""
     to: int | None = None
     """None: the version that held the alias before, as the last promotion recorded it."""
     expect: Holder | None = None
@@ -88,13 +89,18 @@ def rollback(request: RollbackRequest, registry: Registry, now: datetime) -> Pro
         if not examination.verification.holds:
             return Promotion(verification=examination.verification, outcome=None)
         require_promotable(examination)
-        move = move_to(request, subject, now, envelope=examination.envelope, key=key_of(examination))
+        move = move_to(request, subject, now, envelope=examination.envelope, signer=signer_of(examination))
         outcome = carry_out(registry, move, identity_recheck(registry, subject))
         return Promotion(verification=examination.verification, outcome=outcome)
 
 
 def move_to(
-    request: RollbackRequest, subject: Subject, now: datetime, *, envelope: bytes | None = None, key: str | None = None
+    request: RollbackRequest,
+    subject: Subject,
+    now: datetime,
+    *,
+    envelope: bytes | None = None,
+    signer: str | Signatory | None = None,
 ) -> Move:
     """Return the move that a rollback is."""
     return Move(
@@ -103,7 +109,7 @@ def move_to(
         level=Level.ROLLBACK,
         expect=request.expect,
         envelope=envelope,
-        key=key,
+        signer=signer,
         now=now,
         origin=None if request.republished is None else dict(subject.tags).get(ORIGIN_TAG),
         reason=request.reason,
@@ -111,7 +117,7 @@ def move_to(
 
 
 def check_reason(request: RollbackRequest) -> None:
-    """Require a key, or a reason to go without.
+    """Require a key or an identity, or a reason to go without.
 
     Raises:
         UsageError: neither, both, or a reason that says nothing or too much.
@@ -119,13 +125,14 @@ def check_reason(request: RollbackRequest) -> None:
     if request.reason is None:
         if not request.keys:
             raise UsageError(
-                "no key is given, so no clearance can be verified",
-                hint='name a public key with --key, or write --without-clearance "why"',
+                "nobody's signature is accepted, so no clearance can be verified",
+                hint='name a public key with --key or an --identity, or write --without-clearance "why"',
             )
         return
     if request.keys or request.clearance is not None or request.allowed != Allowed():
         raise UsageError(
-            "with --without-clearance none is verified", hint="leave out that, or the key and what a clearance must say"
+            "with --without-clearance none is verified",
+            hint="leave out that, or the key, the identity and what a clearance must say",
         )
     if not 0 < len(request.reason.strip()) <= REASON_LIMIT:
         raise UsageError(f"the reason is empty, or longer than {REASON_LIMIT} characters", hint="say why, for others")

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from validator.attest.canonical import SIZE_LIMIT_BYTES
-from validator.attest.envelope import read_envelope, read_statement, verify_signature
+from validator.attest.envelope import PAYLOAD_TYPE, read_statement
 from validator.attest.judgement import (
     AliasHolder,
     Allowed,
@@ -21,7 +21,7 @@ from validator.attest.judgement import (
     judge_binding,
     judge_statement,
 )
-from validator.attest.keys import PublicKey
+from validator.attest.sealing import Accepted, describe_signer, read_sealed, signed_by, verify_sealed
 from validator.attest.statement import OnnxBinding, Statement
 from validator.errors import ClearanceRefused, UriError, UsageError
 from validator.manifest import measure_folder
@@ -50,8 +50,8 @@ class VerifyRequest:
 
     uri: str
     """A model URI, or a folder with a model's files."""
-    keys: tuple[PublicKey, ...]
-    """Whose signature is good."""
+    keys: tuple[Accepted, ...]
+    """Whose signature is good: of which keys, and of which identities."""
     clearance: Path | None = None
     """None: the artifact of the run that the version's tag names."""
     envelope: bytes | None = None
@@ -108,6 +108,8 @@ def verify(request: VerifyRequest, registry: Registry | None, now: datetime) -> 
 
     Raises:
         ClearanceRefused: there is no clearance, or none that can be taken in.
+        KeylessError: an identity is accepted, and the trust root cannot be used.
+        SigstoreUnreachable: likewise, and it cannot be had.
         IntegrityError: the model holds what cannot be hashed.
         UriError: no such version.
         UsageError: an option that needs a registry.
@@ -119,7 +121,9 @@ def verify(request: VerifyRequest, registry: Registry | None, now: datetime) -> 
 def examine(request: VerifyRequest, registry: Registry | None, now: datetime, scratch: Path) -> Examination:
     """Verify a clearance, and keep what was downloaded for it in a new or empty folder. See `verify`."""
     if not request.keys:
-        raise UsageError("no key is given", hint="name a public key with --key")
+        raise UsageError(
+            "nobody's signature is accepted", hint="name a public key with --key, or write --identity X --issuer URL"
+        )
     if registry is None and (request.alias is not None or request.clearance is None):
         raise UsageError("a folder has no alias and no run", hint="name the clearance with --clearance")
     if registry is None and request.republished is not None:
@@ -189,17 +193,21 @@ def read_clearance(path: Path) -> bytes:
     return data
 
 
-def open_clearance(data: bytes, keys: tuple[PublicKey, ...]) -> tuple[Statement | None, list[Claim]]:
-    """Read the envelope, then verify its signature, and only then read what was signed."""
+def open_clearance(data: bytes, keys: tuple[Accepted, ...]) -> tuple[Statement | None, list[Claim]]:
+    """Read the envelope or the bundle, then verify its signature, and only then read what was signed.
+
+    Raises:
+        KeylessError, SigstoreUnreachable: a bundle by an identity that is accepted cannot be verified here and now.
+    """
     claims: list[Claim] = []
     try:
-        envelope = read_envelope(data)
-        claims.append(Claim(name="envelope", holds=True, message=envelope.payloadType))
+        sealed = read_sealed(data)
+        claims.append(Claim(name="envelope", holds=True, message=PAYLOAD_TYPE))
     except ClearanceRefused as error:
         return None, [Claim(name="envelope", holds=False, message=error.message)]
     try:
-        payload = verify_signature(envelope, keys)
-        claims.append(Claim(name="signature", holds=True, message=f"by key {envelope.signatures[0].keyid}"))
+        payload = verify_sealed(sealed, keys)
+        claims.append(Claim(name="signature", holds=True, message=f"by {describe_signer(signed_by(sealed))}"))
     except ClearanceRefused as error:
         return None, [*claims, Claim(name="signature", holds=False, message=error.message)]
     try:

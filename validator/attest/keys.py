@@ -52,7 +52,7 @@ class P256Signer:
 
 
 Signer = Ed25519Signer | P256Signer
-"""Closed: another way to sign is another member, and every `match` on it must then say what it means."""
+"""Closed: another kind of key is another member, and every `match` on it must then say what it means."""
 
 
 def sign(signer: Signer, message: bytes) -> bytes:

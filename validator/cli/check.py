@@ -18,9 +18,10 @@ from validator.cli.options import (
     run_options,
 )
 from validator.cli.style import ColorChoice, text_width, use_color
-from validator.errors import ExitCode
+from validator.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from validator.attest.keyless import KeylessSigner
     from validator.cache.store import CachePlace
     from validator.check import CheckResult
 
@@ -46,6 +47,23 @@ DEFAULT_OUTPUT = "validator-report"
     "--sign-key", type=click.Path(path_type=Path), envvar="VALIDATOR_SIGN_KEY", metavar="FILE",
     help="Sign a pass with this private key: clearance.json beside verdict.json. Also VALIDATOR_SIGN_KEY.",
 )  # fmt: skip
+@click.option(
+    "--sign-keyless",
+    is_flag=True,
+    help="Sign a pass through sigstore with this job's identity, without a key.",
+)
+@click.option(
+    "--identity-token-file",
+    "token_file",
+    type=click.Path(path_type=Path),
+    envvar="VALIDATOR_IDENTITY_TOKEN_FILE",
+    metavar="FILE",
+    help="Where that identity's token is, if neither SIGSTORE_ID_TOKEN holds it nor the CI gives one.",
+)
+@click.option(
+    "--trust-config", type=click.Path(path_type=Path), metavar="FILE",
+    help="The sigstore instance to sign with: its keys and addresses; by default the public one.",
+)  # fmt: skip
 @click.option("--expires-in", default="7d", show_default=True, metavar="TIME", help="How long a clearance is good for.")
 @cache_options
 @click.option("--no-annotate", is_flag=True, help="Write nothing to MLflow.")
@@ -65,6 +83,9 @@ def check(
     formats: tuple[str, ...],
     no_previews: bool,
     sign_key: Path | None,
+    sign_keyless: bool,
+    token_file: Path | None,
+    trust_config: Path | None,
     expires_in: str,
     no_annotate: bool,
     as_json: bool,
@@ -99,6 +120,7 @@ def check(
         annotate=not no_annotate,
         command=recorded_command(),
         sign_key=sign_key,
+        sign_keyless=read_keyless(token_file, trust_config, asked_for=sign_keyless),
         lifetime=parse_lifetime(expires_in),
         cache=cache,
     )
@@ -111,6 +133,22 @@ def check(
         # Whoever looks into MLflow sees no verdict: what was asked for was not done.
         return result.annotation_error.exit_code
     return code
+
+
+def read_keyless(token_file: Path | None, trust_config: Path | None, *, asked_for: bool) -> "KeylessSigner | None":
+    """Return what signs keyless; None: it was not asked for. A variable that names the token's file asks for nothing.
+
+    Raises:
+        UsageError: a trust config for what is not asked for.
+    """
+    from validator.attest.keyless import KeylessSigner, PublicGood, TrustConfigFile
+
+    if not asked_for:
+        if trust_config is not None:
+            raise UsageError("--trust-config is for --sign-keyless", hint="add that, or leave it out")
+        return None
+    trust = PublicGood() if trust_config is None else TrustConfigFile(path=trust_config)
+    return KeylessSigner(trust=trust, token_file=token_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

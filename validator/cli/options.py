@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from validator.cli.style import ColorChoice, is_live, use_color
+from validator.errors import UsageError
 from validator.sandbox.level import Request
 
 if TYPE_CHECKING:
+    from validator.attest.sealing import Accepted
     from validator.registry.mlflow_registry import MlflowRegistry
     from validator.report.progress import Progress
 
@@ -90,6 +92,66 @@ def acceptance_options(command: Callable[..., object]) -> Callable[..., object]:
         ),
     )  # fmt: skip
     return decorate(command, decorators)
+
+
+class SignerOptions(TypedDict):
+    """Whose signature is good; the options of `signer_options`."""
+
+    keys: tuple[Path, ...]
+    identity: str | None
+    issuer: str | None
+    trust_root: Path | None
+    offline: bool
+
+
+def signer_options(command: Callable[..., object]) -> Callable[..., object]:
+    """Give a command that verifies a clearance the options that say whose signature is good."""
+    decorators = (
+        click.option(
+            "--key", "keys", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+            help="Public key whose signature is good. Repeatable.",
+        ),
+        click.option(
+            "--identity", metavar="NAME", help="Identity whose keyless signature is good, in full: an address, or "
+            "the URI of a workflow. With --issuer.",
+        ),
+        click.option("--issuer", metavar="URL", help="Who must have vouched for that identity, in full."),
+        click.option(
+            "--trust-root", type=click.Path(path_type=Path), metavar="FILE",
+            help="Keys of the sigstore instance; by default those of the public one.",
+        ),
+        click.option("--offline", is_flag=True, help="Do not refresh those of the public instance."),
+    )  # fmt: skip
+    return decorate(command, decorators)
+
+
+def read_signers(options: SignerOptions) -> "tuple[Accepted, ...]":
+    """Return whose signature is good, as the options name them.
+
+    Raises:
+        KeyFileError: a public key cannot be used.
+        KeylessError: an identity is named, and sigstore is not installed.
+        UsageError: an identity without an issuer, or the other way round; or what is only for identities.
+    """
+    from validator.attest.keyless import (
+        PublicGood,
+        TrustedSignatory,
+        TrustRootFile,
+        require_signatory,
+        require_sigstore,
+    )
+    from validator.attest.keys import load_public_key
+
+    identity, issuer, trust_root = options["identity"], options["issuer"], options["trust_root"]
+    keys = tuple(load_public_key(path) for path in options["keys"])
+    if identity is None and issuer is None:
+        if trust_root is not None or options["offline"]:
+            raise UsageError("--trust-root and --offline are for --identity", hint="add that, or leave them out")
+        return keys
+    signatory = require_signatory(identity or "", issuer or "")
+    require_sigstore()
+    trust = PublicGood(offline=options["offline"]) if trust_root is None else TrustRootFile(path=trust_root)
+    return (*keys, TrustedSignatory(signatory=signatory, trust=trust))
 
 
 def run_options(*, deed: str, policy_is: str) -> Decorator:

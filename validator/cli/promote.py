@@ -4,11 +4,18 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from validator.cli.options import acceptance_options, debug_option, quiet_option
+from validator.cli.options import (
+    SignerOptions,
+    acceptance_options,
+    debug_option,
+    quiet_option,
+    read_signers,
+    signer_options,
+)
 from validator.cli.verify import read_allowed, render_claims, tell_warning, to_document
 from validator.errors import ExitCode, UsageError
 
@@ -20,10 +27,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("uri", metavar="URI")
 @click.option("--alias", required=True, metavar="NAME", help="The alias that is moved.")
-@click.option(
-    "--key", "keys", multiple=True, required=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="Public key whose signature is good. Repeatable.",
-)  # fmt: skip
+@signer_options
 @click.option(
     "--clearance", type=click.Path(path_type=Path), metavar="FILE",
     help="The clearance; by default the one in the run that the version's tag names.",
@@ -47,7 +51,6 @@ def promote(
     *,
     uri: str,
     alias: str,
-    keys: tuple[Path, ...],
     clearance: Path | None,
     from_run: bool,
     expect_current: int | None,
@@ -64,6 +67,7 @@ def promote(
     as_json: bool,
     quiet: bool,
     debug: bool,
+    **signers: Unpack[SignerOptions],
 ) -> ExitCode:
     """Let an alias point to the registered version URI, if a signed clearance is good for its bytes.
 
@@ -79,7 +83,6 @@ def promote(
         --level republish --to alexnet-prod
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
-    from validator.attest.keys import load_public_key
     from validator.promote import PromoteRequest
     from validator.promote import promote as promote_version
     from validator.registry.mlflow_registry import open_registry
@@ -89,7 +92,7 @@ def promote(
     request = PromoteRequest(
         uri=uri,
         alias=alias,
-        keys=tuple(load_public_key(path) for path in keys),
+        keys=read_signers(signers),
         clearance=clearance,
         expect=read_expectation(expect_current, expect_none=expect_none),
         republish=read_destination(level, to, experiment),

@@ -3,10 +3,18 @@
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Unpack
 
 import click
 
-from validator.cli.options import acceptance_options, debug_option, quiet_option
+from validator.cli.options import (
+    SignerOptions,
+    acceptance_options,
+    debug_option,
+    quiet_option,
+    read_signers,
+    signer_options,
+)
 from validator.cli.promote import read_expectation, show
 from validator.cli.verify import read_allowed, tell_warning
 from validator.errors import ExitCode, UsageError
@@ -15,10 +23,7 @@ from validator.errors import ExitCode, UsageError
 @click.command()
 @click.argument("uri", metavar="MODEL")
 @click.option("--alias", required=True, metavar="NAME", help="The alias that goes back.")
-@click.option(
-    "--key", "keys", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="Public key whose signature is good. Repeatable.",
-)  # fmt: skip
+@signer_options
 @click.option("--to", type=click.IntRange(min=1), metavar="VERSION", help="Go to this version, not to the one before.")
 @click.option("--expect-current", type=click.IntRange(min=1), metavar="VERSION", help="Move it only from this version.")
 @click.option(
@@ -39,7 +44,6 @@ def rollback(
     *,
     uri: str,
     alias: str,
-    keys: tuple[Path, ...],
     to: int | None,
     expect_current: int | None,
     clearance: Path | None,
@@ -54,6 +58,7 @@ def rollback(
     as_json: bool,
     quiet: bool,
     debug: bool,
+    **signers: Unpack[SignerOptions],
 ) -> ExitCode:
     """Let an alias of the registered MODEL point to the version that held it before the last promotion.
 
@@ -69,7 +74,6 @@ def rollback(
         --without-clearance "3 answers nonsense, 2 was never checked"
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
-    from validator.attest.keys import load_public_key
     from validator.registry.mlflow_registry import open_registry
     from validator.rollback import RollbackRequest
     from validator.rollback import rollback as roll_back
@@ -77,7 +81,7 @@ def rollback(
     request = RollbackRequest(
         name=read_name(uri),
         alias=alias,
-        keys=tuple(load_public_key(path) for path in keys),
+        keys=read_signers(signers),
         to=to,
         expect=read_expectation(expect_current, expect_none=False),
         clearance=clearance,

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from validator.cli.options import acceptance_options, debug_option
+from validator.cli.options import SignerOptions, acceptance_options, debug_option, read_signers, signer_options
 from validator.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -20,10 +20,7 @@ _DIGEST = r"sha256:[0-9a-f]{64}"
 
 @click.command()
 @click.argument("uri", metavar="URI|FOLDER")
-@click.option(
-    "--key", "keys", multiple=True, required=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="Public key whose signature is good. Repeatable.",
-)  # fmt: skip
+@signer_options
 @click.option("--clearance", type=click.Path(path_type=Path), metavar="FILE", help="The clearance.")
 @click.option("--from-run", is_flag=True, help="Take the clearance from the run that the version's tag names.")
 @click.option("--alias", metavar="NAME", help="Require that this alias points to the cleared version.")
@@ -36,7 +33,6 @@ _DIGEST = r"sha256:[0-9a-f]{64}"
 def verify(
     *,
     uri: str,
-    keys: tuple[Path, ...],
     clearance: Path | None,
     from_run: bool,
     alias: str | None,
@@ -49,6 +45,7 @@ def verify(
     republished: str | None,
     as_json: bool,
     debug: bool,
+    **signers: Unpack[SignerOptions],
 ) -> ExitCode:
     """Say whether the registered model URI, or the files in FOLDER, are what a signed clearance was given for.
 
@@ -60,10 +57,11 @@ def verify(
       validator verify models:/alexnet@champion --from-run --key gate.key.pub
       validator verify models:/alexnet-prod@champion --republished alexnet \\
         --from-run --key gate.key.pub
+      validator verify models:/alexnet/3 --from-run \\
+        --identity ci@example.com --issuer https://accounts.example.com
       validator verify model/ --clearance clearance.json --key gate.key.pub
     """  # noqa: D301 -- click reads \b as "keep these lines"
     del debug  # read by the boundary, before anything is parsed
-    from validator.attest.keys import load_public_key
     from validator.registry.mlflow_registry import open_registry
     from validator.verify import VerifyRequest
     from validator.verify import verify as verify_clearance
@@ -72,7 +70,7 @@ def verify(
         raise UsageError("where is the clearance?", hint="write either --clearance FILE or --from-run")
     request = VerifyRequest(
         uri=uri,
-        keys=tuple(load_public_key(path) for path in keys),
+        keys=read_signers(signers),
         clearance=clearance,
         alias=alias,
         onnx=onnx,
