@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import struct
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from safetensors.numpy import save
 
 from fuzz.targets import CORPUS, GATE
 from tests import builders
+from tests.attest.instance import Instance
 from tests.attest.world import predicate
 from validator.attest.canonical import write_canonical
 from validator.attest.envelope import seal_statement
@@ -158,6 +160,8 @@ def documents() -> Iterator[tuple[str, bytes]]:
         yield f"{name}/fail.json", builders.failing_on_cpu().to_json().encode()
     yield "verdict/pass.json", builders.document_of(builders.Situation()).to_json().encode()
     yield "clearance/signed.json", seal_statement(make_statement(predicate()), GATE)
+    with tempfile.TemporaryDirectory() as folder:
+        yield "keyless-bundle/signed.json", Instance(Path(folder)).sign(write_canonical(make_statement(predicate())))
     yield "signed-statement/statement.json", write_canonical(make_statement(predicate()))
     yield from ((f"worker-stream/{name}.bin", data) for name, data in streams())
     yield "frame/two-outputs.bin", frame(0, 4)

@@ -21,6 +21,7 @@ from xml.etree import ElementTree as ET
 
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+from validator.attest.bundle import read_bundle, read_signatory
 from validator.attest.canonical import write_canonical
 from validator.attest.envelope import read_statement
 from validator.attest.judgement import judge_statement
@@ -280,6 +281,19 @@ def read_clearance(data: bytes) -> None:
     assert claims
     assert (statement is not None) == all(claim.holds for claim in claims)
     assert statement is None or data == _signed(), "bytes verify that were never signed"
+
+
+@target(ClearanceRefused)
+def read_keyless_bundle(data: bytes) -> None:
+    """Read a bundle and whom it names, before anything is verified. It has one text, and convinces nobody."""
+    bundle = read_bundle(data)
+    assert write_canonical(bundle) == data
+    statement, claims = open_clearance(data, (public_key_of(GATE),))
+    assert statement is None
+    assert not claims[-1].holds
+    signatory = read_signatory(bundle)
+    assert signatory.identity
+    assert signatory.issuer
 
 
 @target(ClearanceRefused)

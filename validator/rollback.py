@@ -125,7 +125,7 @@ def check_reason(request: RollbackRequest) -> None:
     if request.reason is None:
         if not request.keys:
             raise UsageError(
-                "nobody's signature is accepted, so no clearance can be verified",
+                "no key is given and no identity, so no clearance can be verified",
                 hint='name a public key with --key or an --identity, or write --without-clearance "why"',
             )
         return

@@ -122,7 +122,7 @@ def examine(request: VerifyRequest, registry: Registry | None, now: datetime, sc
     """Verify a clearance, and keep what was downloaded for it in a new or empty folder. See `verify`."""
     if not request.keys:
         raise UsageError(
-            "nobody's signature is accepted", hint="name a public key with --key, or write --identity X --issuer URL"
+            "no key is given, and no identity", hint="name a public key with --key, or write --identity X --issuer URL"
         )
     if registry is None and (request.alias is not None or request.clearance is None):
         raise UsageError("a folder has no alias and no run", hint="name the clearance with --clearance")

@@ -76,7 +76,11 @@ class Log:
     def add(self, body: bytes, at: datetime, *, checkpoint_key: ec.EllipticCurvePrivateKey | None = None) -> dict:
         """Log a body and return the entry, as a bundle has it."""
         self.leaves.append(body)
-        index, size = len(self.leaves) - 1, len(self.leaves)
+        return self.prove(len(self.leaves) - 1, at, checkpoint_key=checkpoint_key)
+
+    def prove(self, index: int, at: datetime, *, checkpoint_key: ec.EllipticCurvePrivateKey | None = None) -> dict:
+        """Return an entry with a proof that it is in the log as it is now."""
+        body, size = self.leaves[index], len(self.leaves)
         root = subtree_hash(self.leaves)
         note = f"log.example.com - 1\n{size}\n{b64(root)}\n"
         signature = key_id(self.key)[:4] + sign(checkpoint_key or self.key, note.encode())
@@ -251,9 +255,7 @@ class Instance:
             .add_extension(key_usage(digital_signature=True), critical=True)
             .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CODE_SIGNING]), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.ca_key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.ca_key.public_key()), critical=False)
             .add_extension(x509.SubjectAlternativeName(names or [name]), critical=True)
             .add_extension(
                 x509.UnrecognizedExtension(OLD_ISSUER_EXTENSION, (old_issuer or signatory.issuer).encode()),

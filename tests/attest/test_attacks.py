@@ -32,6 +32,12 @@ from validator.registry.interface import RUN_TAG
 PAGE = Path(__file__).parents[2] / "docs" / "clearance.md"
 
 
+def rows_of(page: Path) -> set[str]:
+    """The first cells of the page's tables of two columns."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return {line.split(" | ")[0].removeprefix("| ") for line in lines if re.match(r"\| .* \| .* \|$", line)}
+
+
 def test_the_honest_clearance_holds(world: World) -> None:
     """Else none of the attacks would prove anything."""
     verification = world.verify()
@@ -420,7 +426,5 @@ def test_a_verification_without_claims_does_not_hold(world: World) -> None:
 
 
 def test_every_attack_of_the_tables_here_stands_on_the_page() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    rows = {line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if re.match(r"\| .* \| .* \|$", line)}
     tables = (ENVELOPE_ATTACKS, FILE_ATTACKS, STATEMENT_ATTACKS, SAID_ATTACKS)
-    assert {name for table in tables for name in table} <= rows
+    assert {name for table in tables for name in table} <= rows_of(PAGE)

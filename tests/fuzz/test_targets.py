@@ -25,7 +25,7 @@ from tests.fuzz.documents import (
 EXAMPLES = 100
 """Of each target: some 30 s of CPU in all. More with `python -m fuzz`."""
 
-JSON = ("verdict", "verdict-for-reports", "clearance", "signed-statement")
+JSON = ("verdict", "verdict-for-reports", "clearance", "keyless-bundle", "signed-statement")
 TOML = ("policy", "output-declarations")
 
 

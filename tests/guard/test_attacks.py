@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.attest.instance import CI, Instance
 from tests.attest.world import STRANGER
 from tests.guard.world import GuardWorld, clear, refusal, seal
+from validator.attest.canonical import write_canonical
+from validator.attest.statement import make_statement
 from validator.guard.artifacts import measure_location
 from validator.manifest import measure_folder
 from validator.registry.interface import CHECK_TAG, CLEARANCE_TAG, EXPECT_TAG, PREVIOUS_TAG, VERDICT_TAG
@@ -55,6 +58,12 @@ def take_clearance_of_another_model(world: GuardWorld) -> None:
 
 def sign_oneself(world: GuardWorld) -> None:
     world.tag(2, CLEARANCE_TAG, world.clearance(2, signer=STRANGER))
+
+
+def sign_keyless(world: GuardWorld) -> None:
+    """By whomever: the guard accepts keys alone."""
+    bundle = Instance(world.folder).sign(write_canonical(make_statement(world.predicate(2))))
+    world.tag(2, CLEARANCE_TAG, bundle.decode())
 
 
 def present_an_expired_one(world: GuardWorld) -> None:
@@ -333,6 +342,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "the clearance of another version": (take_clearance_of_another_version, "version: "),
     "the clearance of another model with the same bytes": (take_clearance_of_another_model, "version: "),
     "a clearance by a key of one's own": (sign_oneself, "signature: "),
+    "a keyless clearance": (sign_keyless, f"signature: it is signed keyless by {CI}, and not by an identity"),
     "an expired clearance": (present_an_expired_one, "expires: "),
     "any text in the place of a clearance": (write_no_clearance, "envelope: "),
     "a clearance by a laxer policy": (use_laxer_policy, "policy: "),

@@ -98,7 +98,7 @@ def test_a_description_that_cannot_be_written_changes_no_promotion(team: Team) -
     ("line", "words"),
     [
         ("promote models:/net/1 --key k", "missing option '--alias'"),
-        ("promote models:/net/1 --alias a", "missing option '--key'"),
+        ("promote models:/net/1 --alias a", "no key is given"),
         ("promote models:/net/1 --alias a --key gone.pub", "error[key]: gone.pub cannot be read"),
         ("promote models:/net/1 --alias a --key {key} --from-run --clearance c", "two places for the clearance"),
         ("promote models:/net/1 --alias a --key {key} --expect-none --expect-current 2", "contradict each other"),

@@ -9,10 +9,13 @@ whole, and whatever it raises is a refusal, never a way past it.
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, assert_never
 
 from validator.attest.bundle import Bundle, Signatory, read_signatory, signatory_of, write_bundle
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 TOKEN = "SIGSTORE_ID_TOKEN"  # noqa: S105 - the name of a variable
 """Where GitLab's `id_tokens` and others put the token; sigstore's own name."""
 TOKEN_LIMIT_BYTES = 1 << 16
+DEADLINE_S = 120.0
+"""For a certificate and an entry of the log together."""
 NAME_LIMIT = 1_000
 """Of an identity and of an issuer, in characters."""
 
@@ -233,15 +238,43 @@ def sign_keyless(statement: Statement, signer: KeylessSigner, environment: Mappi
     from sigstore.sign import SigningContext
 
     config = _read_trust_config(signer.trust)
-    try:
+
+    def ask() -> str:
         with SigningContext.from_trust_config(config).signer(token) as signing:
-            bundle = signing.sign_dsse(SigstoreStatement(write_canonical(statement)))
+            return signing.sign_dsse(SigstoreStatement(write_canonical(statement))).to_json()
+
+    try:
+        bundle = _within(DEADLINE_S, ask)
     except Exception as error:  # requests', sigstore's and their parsers': none of them says which there are
         raise SigstoreUnreachable(
             f"no keyless signature could be had: {_describe(error).replace(str(token), '***')}",
             hint="verdict.json stands; repeat the check, which reuses what the cache has",
         ) from error
-    return write_bundle(bundle.to_json())
+    return write_bundle(bundle)
+
+
+def _within(deadline_s: float, ask: Callable[[], str]) -> str:
+    """Ask, but not for ever: sigstore's client sets no deadline. What answers later is heard by nobody.
+
+    Raises:
+        TimeoutError: no answer in time.
+        Exception: whatever the client raises.
+    """
+    answer: Future[str] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:  # noqa: BLE001 - handed on to who waits
+            answer.set_exception(error)
+
+    Thread(target=work, name="sigstore", daemon=True).start()
+    try:
+        return answer.result(deadline_s)
+    except FutureTimeout as error:
+        if answer.done():
+            raise
+        raise TimeoutError(f"no answer within {deadline_s:g} s") from error
 
 
 # --- Verifying ----------------------------------------------------------------------------------------------------

@@ -140,13 +140,15 @@ def read_keyless(token_file: Path | None, trust_config: Path | None, *, asked_fo
 
     Raises:
         UsageError: a trust config for what is not asked for.
+        KeylessError: sigstore is not installed.
     """
-    from validator.attest.keyless import KeylessSigner, PublicGood, TrustConfigFile
+    from validator.attest.keyless import KeylessSigner, PublicGood, TrustConfigFile, require_sigstore
 
     if not asked_for:
         if trust_config is not None:
             raise UsageError("--trust-config is for --sign-keyless", hint="add that, or leave it out")
         return None
+    require_sigstore()
     trust = PublicGood() if trust_config is None else TrustConfigFile(path=trust_config)
     return KeylessSigner(trust=trust, token_file=token_file)
 

@@ -125,13 +125,14 @@ def signer_options(command: Callable[..., object]) -> Callable[..., object]:
     return decorate(command, decorators)
 
 
-def read_signers(options: SignerOptions) -> "tuple[Accepted, ...]":
+def read_signers(options: SignerOptions, *, required: bool = True) -> "tuple[Accepted, ...]":
     """Return whose signature is good, as the options name them.
 
     Raises:
         KeyFileError: a public key cannot be used.
         KeylessError: an identity is named, and sigstore is not installed.
-        UsageError: an identity without an issuer, or the other way round; or what is only for identities.
+        UsageError: nobody is named and somebody is required; an identity without an issuer, or the other way round; or
+            what is only for identities.
     """
     from validator.attest.keyless import (
         PublicGood,
@@ -147,6 +148,11 @@ def read_signers(options: SignerOptions) -> "tuple[Accepted, ...]":
     if identity is None and issuer is None:
         if trust_root is not None or options["offline"]:
             raise UsageError("--trust-root and --offline are for --identity", hint="add that, or leave them out")
+        if required and not keys:
+            raise UsageError(
+                "no key is given, and no identity",
+                hint="name a public key with --key, or write --identity X --issuer URL",
+            )
         return keys
     signatory = require_signatory(identity or "", issuer or "")
     require_sigstore()

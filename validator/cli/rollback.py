@@ -81,7 +81,7 @@ def rollback(
     request = RollbackRequest(
         name=read_name(uri),
         alias=alias,
-        keys=read_signers(signers),
+        keys=read_signers(signers, required=False),
         to=to,
         expect=read_expectation(expect_current, expect_none=False),
         clearance=clearance,
