@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -271,7 +270,7 @@ def _within(deadline_s: float, ask: Callable[[], str]) -> str:
     Thread(target=work, name="sigstore", daemon=True).start()
     try:
         return answer.result(deadline_s)
-    except FutureTimeout as error:
+    except TimeoutError as error:
         if answer.done():
             raise
         raise TimeoutError(f"no answer within {deadline_s:g} s") from error
