@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attest.instance import CI, Instance
+from tests.attest.instance import Instance
 from tests.attest.world import STRANGER
 from tests.guard.world import GuardWorld, clear, refusal, seal
 from validator.attest.canonical import write_canonical
@@ -342,7 +342,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "the clearance of another version": (take_clearance_of_another_version, "version: "),
     "the clearance of another model with the same bytes": (take_clearance_of_another_model, "version: "),
     "a clearance by a key of one's own": (sign_oneself, "signature: "),
-    "a keyless clearance": (sign_keyless, f"signature: it is signed keyless by {CI}, and not by an identity"),
+    "a keyless clearance": (sign_keyless, "signature: it is signed keyless by "),
     "an expired clearance": (present_an_expired_one, "expires: "),
     "any text in the place of a clearance": (write_no_clearance, "envelope: "),
     "a clearance by a laxer policy": (use_laxer_policy, "policy: "),
