@@ -12,6 +12,7 @@ import importlib.abc
 import importlib.util
 import json
 import os
+import pickle
 import random
 import signal
 import sys
@@ -40,16 +41,10 @@ class Target:
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+    remembered: tuple[str, str] | None = None
+    """Module and name of a pure function that no mutant changes, and that the tests call again and again."""
 
 
-_JUDGE_TESTS = (
-    "tests/test_judge.py",
-    "tests/test_judge_weights.py",
-    "tests/test_pooling.py",
-    "tests/test_decisions.py",
-    "tests/test_waiver.py",
-    "tests/test_policy.py",
-)
 TARGETS = {
     "metrics": Target(
         modules=("validator/metrics.py",),
@@ -65,7 +60,16 @@ TARGETS = {
     ),
     "judge": Target(
         modules=tuple(sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("validator/judge/*.py"))),
-        tests=_JUDGE_TESTS,
+        tests=(
+            "tests/test_judge.py",
+            "tests/test_judge_weights.py",
+            "tests/test_pooling.py",
+            "tests/test_decisions.py",
+            "tests/test_waiver.py",
+            "tests/test_evidence.py",
+            "tests/test_policy_diff.py",
+        ),
+        remembered=("validator.compare", "compare"),
     ),
 }
 OPTIONS = (
@@ -244,7 +248,7 @@ class _Quiet:
 
 def _run_functions(target: Target, work: Sequence[tuple[str, Mutant]], note: Note) -> None:
     """Run mutants in forks of a process that has collected and run all tests once."""
-    runner = _Runner(work, note)
+    runner = _Runner(target, work, note)
     if work and pytest.main([*OPTIONS, *target.tests], plugins=[_Quiet(), runner]) not in (0, 5):
         raise SystemExit("the tests do not pass as it is")
 
@@ -252,7 +256,8 @@ def _run_functions(target: Target, work: Sequence[tuple[str, Mutant]], note: Not
 class _Runner:
     """A plugin that runs the tests once, notes which lines each executes, and then once more for each mutant."""
 
-    def __init__(self, work: Sequence[tuple[str, Mutant]], note: Note) -> None:
+    def __init__(self, target: Target, work: Sequence[tuple[str, Mutant]], note: Note) -> None:
+        self.target = target
         self.work = work
         self.note = note
         self.paths = {str(ROOT / module): module for module, _ in work}
@@ -263,13 +268,19 @@ class _Runner:
         self.failed |= report.failed
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if self.target.remembered is not None:
+            _remember(*self.target.remembered)
         for item in session.items:
-            begin = time.perf_counter()
             lines = self._trace(item)
             if self.failed:
                 return True
+            begin = time.perf_counter()
+            _protocol(item)
+            cost = time.perf_counter() - begin
             for place in lines:
-                self.covering[place].append((time.perf_counter() - begin, item))
+                self.covering[place].append((cost, item))
+        _functions()
+        gc.freeze()  # or every collection in a fork copies all pages
         # The control: without a change every test passes in a fork, too, else all would seem to be killed.
         if _in_fork(lambda: self._pass(session.items), 600) != "survived":
             raise SystemExit("the tests do not pass in a fork")
@@ -338,6 +349,27 @@ class _Runner:
         return [] if begin is None else self.covering[path, begin]
 
 
+def _remember(module: str, name: str) -> None:
+    """Let every module that holds a pure function have its answers of earlier: forks find those of the first pass.
+
+    Three quarters of the time of the tests of the judgement are comparisons, the same ones for every mutant.
+    """
+    function = getattr(sys.modules[module], name)
+    answers: dict[bytes, Any] = {}
+
+    def remembering(*given: Any, **named: Any) -> Any:
+        if named or not all(isinstance(value, list) for value in given):  # an iterator is gone once it is read
+            return function(*given, **named)
+        key = pickle.dumps(given)
+        if key not in answers:
+            answers[key] = function(*given, **named)
+        return answers[key]
+
+    for holder in list(sys.modules.values()):
+        if vars(holder).get(name) is function:
+            setattr(holder, name, remembering)
+
+
 def _protocol(item: pytest.Item) -> None:
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
 
@@ -364,7 +396,7 @@ def _find(path: str, mutant: Mutant) -> tuple[FunctionType, CodeType]:
 @cache
 def _functions() -> dict[tuple[str, str, int], FunctionType]:
     """Return the functions that are loaded, whatever wraps them."""
-    functions = [thing for thing in gc.get_objects() if isinstance(thing, FunctionType)]
+    functions = [thing for thing in gc.get_objects() if type(thing) is FunctionType]
     return {(f.__code__.co_filename, f.__code__.co_name, f.__code__.co_firstlineno): f for f in functions}
 
 

@@ -1,5 +1,6 @@
 """Structure first, then values; every way of having compared nothing is visible."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -142,6 +143,21 @@ def test_a_lookup_reads_backwards_too() -> None:
     assert late is not None
     assert early is not None
     assert early.outputs["output"].shape == (4, 10)
+
+
+def test_a_lookup_reads_every_frame_once_and_none_before_it_is_asked_for() -> None:
+    drawn: list[int] = []
+
+    class Source:
+        def __iter__(self) -> Iterator[Frame]:
+            for frame in frames({"output": scores()}, 4):
+                drawn.append(frame.start)
+                yield frame
+
+    lookup = FrameLookup(Source())
+    for start, seen in ((0, [0]), (0, [0]), (2, [0, 4]), (4, [0, 4]), (12, [0, 4, 8, 12]), (0, [0, 4, 8, 12, 0])):
+        assert lookup.read(start, start + 4) is not None
+        assert drawn == seen
 
 
 def test_a_hole_in_the_reference_is_no_counterpart() -> None:
@@ -329,12 +345,13 @@ def test_samples_of_other_shapes_differ() -> None:
     assert measure_variety(ragged)["y"].distinct == 2
 
 
-def test_variety_knows_what_is_masked_in_every_frame() -> None:
+@pytest.mark.parametrize("unordered", [None, "rows"])
+def test_variety_knows_what_is_masked_in_every_frame(unordered: str | None) -> None:
     y = np.ones((6, 2))
     y[4, 1] = 9.0
     mask = np.ones((6, 2), bool)
     mask[:, 1] = False
-    specs = {"y": OutputSpec(valid_mask="mask")}
+    specs = {"y": OutputSpec.model_validate({"valid_mask": "mask", "unordered": unordered})}
     source = frames({"y": y, "mask": mask}, 2)
     assert measure_variety(source, specs=specs)["y"].distinct == 1
     assert measure_variety(source)["y"].distinct == 2

@@ -73,12 +73,12 @@ def test_the_rms_is_what_numpy_says() -> None:
 
 
 def test_the_worst_element_is_named_with_both_values() -> None:
-    reference = np.zeros((3, 2, 2))
+    reference = np.ones((3, 2, 2))
     candidate = reference.copy()
     candidate[2, 1, 0] = -7.0
     worst = summarize(sample_rows(10, reference, candidate)).worst
     assert worst is not None
-    assert (worst.sample, worst.index, worst.reference, worst.candidate, worst.abs_error) == (12, 2, 0.0, -7.0, 7.0)
+    assert (worst.sample, worst.index, worst.reference, worst.candidate, worst.abs_error) == (12, 2, 1.0, -7.0, 8.0)
 
 
 @given(ARRAYS, st.randoms(use_true_random=False), st.integers(1, 6))
@@ -214,8 +214,11 @@ def test_channel_maxima_merge_to_the_same_whatever_the_cut(values: np.ndarray, s
 def test_scalars_and_nothing_have_no_channels() -> None:
     assert worst_channel(channel_maxima(np.zeros(4), np.ones(4))[0], None, unit_roundoff=U32) == (0.0, None)
     assert len(channel_maxima(np.zeros((0, 4)), np.zeros((0, 4)))[0].error) == 0
-    first, last = channel_maxima(np.zeros((2, 3, 4, 5)), np.ones((2, 3, 4, 5)))
-    assert (len(first.error), len(last.error)) == (3, 5)
+    for shape in ((2, 3, 4), (2, 3, 6, 4)):
+        first, last = channel_maxima(np.zeros(shape), np.ones(shape))
+        assert (len(first.error), len(last.error)) == (3, 4)
+    empty = ChannelMaxima.empty()
+    assert len(empty.error) == len(empty.reference) == 0
 
 
 def test_cosine_is_blind_to_a_small_fault() -> None:
@@ -255,6 +258,14 @@ def test_the_five_best_may_change_where_the_best_stays() -> None:
     assert rows["topk_margin"].tolist() == [0.5, 0.5]
     assert rows["top1_flip"].tolist() == [0, 1]
     assert (rows["reference_top1"].tolist(), rows["candidate_top1"].tolist()) == ([0, 0], [0, 1])
+
+
+@given(st.integers(6, 20), st.integers(0, 10**6))
+def test_the_five_best_are_those_that_sorting_finds(classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    y, c = rng.normal(size=(2, 1, classes))
+    same = set(y[0].argsort()[-5:]) == set(c[0].argsort()[-5:])
+    assert sample_rows(0, y, c)["topk_flip"].tolist() == [0 if same else 1]
 
 
 def test_five_classes_have_no_sixth_to_change_places_with() -> None:
@@ -375,9 +386,9 @@ def test_a_channel_is_held_against_the_roundoff_of_the_largest_if_it_is_dust() -
 
 
 def test_a_channel_is_held_against_the_usual_noise_of_those_that_are_not_zero() -> None:
-    baseline = ChannelMaxima(error=np.array([0.1, 0.0, 0.3]), reference=np.array([1.0, 0.0, 1.0]), is_share=False)
+    baseline = ChannelMaxima(error=np.array([0.2, 0.0, 0.6]), reference=np.array([2.0, 0.0, 2.0]), is_share=False)
     candidate = ChannelMaxima(
-        error=np.array([0.4, 0.0, 0.3, 0.5]), reference=np.array([1.0, 0.0, 1.0, 1.0]), is_share=False
+        error=np.array([0.8, 0.0, 0.6, 1.0]), reference=np.array([2.0, 0.0, 2.0, 2.0]), is_share=False
     )
     assert worst_channel(candidate, baseline, unit_roundoff=1e-9) == (pytest.approx(2.5), 3)
     fewer = ChannelMaxima(error=candidate.error[:3], reference=candidate.reference[:3], is_share=False)
@@ -389,8 +400,9 @@ def test_a_channel_is_held_against_the_usual_noise_of_those_that_are_not_zero() 
     [([0.0, 1.0], True), ([0.2, 0.5], True), ([-0.1, 0.5], False), ([0.2, 1.5], False), ([1.5, 1.5], False)],
 )
 def test_shares_lie_between_0_and_1(values: list[float], *, is_share: bool) -> None:
-    y = np.array([values])
+    y, share = np.array([values]), np.array([[0.5, 0.5]])
     assert channel_maxima(y, y)[0].is_share is is_share
+    assert channel_maxima(y, y)[0].merge(channel_maxima(share, share)[0]).is_share is is_share
 
 
 @pytest.mark.parametrize("error", [1.0, 1.0078125, 3.3, 1e-20])

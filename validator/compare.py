@@ -12,7 +12,6 @@ from validator.golden.output_spec import names_meant, unbatched
 from validator.meaning import Outputs, Specs, align, find_faults
 from validator.metrics import (
     HISTOGRAM_BUCKETS,
-    SAMPLE_ROW,
     Array,
     ChannelMaxima,
     Counts,
@@ -302,11 +301,10 @@ def _spread_cuts(counterpart: "_Counterpart", lost: frozenset[str], specs: Specs
 
 def _close(name: str, tally: _Tally) -> OutputComparison:
     """Sort an output's rows, so that the order of frames leaves no trace."""
-    rows = np.sort(np.concatenate(tally.rows), order="sample") if tally.rows else np.zeros(0, SAMPLE_ROW)
     return OutputComparison(
         name=name,
         kind=tally.kind,
-        rows=rows,
+        rows=np.sort(np.concatenate(tally.rows), order="sample"),
         histogram=tally.histogram,
         reference_dtype=tally.reference_dtype,
         channels=tally.channels,
@@ -449,7 +447,7 @@ def measure_variety(
             outputs, _ = align(specs, outputs, outputs, known, samples=frame.stop - frame.start)
         for name, values in outputs.items():
             parts = values if name not in whole and _is_per_sample(frame, values) else values[np.newaxis]
-            anchor = first.setdefault(name, parts[0]) if len(parts) else np.zeros(0)
+            anchor = first.setdefault(name, parts[0])
             same = SAME_BY_DTYPE.get(frame.dtypes[name], SAME)
             counts[name]["moved"] += sum(_differs(anchor, part, same=same) for part in parts)
             counts[name]["samples"] += len(parts)

@@ -126,10 +126,7 @@ def _top_classes(scores: Floats) -> npt.NDArray[np.int64]:
 
 def _unequal(reference: Array, candidate: Array) -> npt.NDArray[np.bool_]:
     """Where two values differ in their own dtypes, NaN equal to NaN: float64 cannot tell large integers apart."""
-    different = np.asarray(reference != candidate)
-    if different.dtype.kind == "b" and reference.dtype.kind in "fc" and candidate.dtype.kind in "fc":
-        different &= ~(np.isnan(reference) & np.isnan(candidate))
-    return different
+    return np.asarray((reference != candidate) & ~(np.isnan(reference) & np.isnan(candidate)))
 
 
 def _same_nonfinite(y: Floats, c: Floats) -> npt.NDArray[np.bool_]:
@@ -193,9 +190,10 @@ class ChannelMaxima:
 
 
 def _merge_maxima(a: Floats, b: Floats) -> Floats:
-    if len(a) < len(b):
-        a, b = b, a
-    return np.maximum(a, np.pad(b, (0, len(a) - len(b))))
+    merged = np.zeros(max(len(a), len(b)))
+    for maxima in (a, b):
+        np.maximum(merged[: len(maxima)], maxima, out=merged[: len(maxima)])
+    return merged
 
 
 def channel_maxima(reference: Array, candidate: Array) -> tuple[ChannelMaxima, ChannelMaxima]:
@@ -281,7 +279,7 @@ def worst_channel(
     dust = 1.0 if candidate.is_share else TINY_CHANNEL
     floor = unit_roundoff * np.maximum(candidate.reference, dust * candidate.reference.max())
     if baseline is not None:
-        floor = np.maximum(floor, np.pad(baseline.error, (0, max(0, len(floor) - len(baseline.error))))[: len(floor)])
+        floor = _merge_maxima(floor, baseline.error)[: len(floor)]
         alive = baseline.reference > 0
         if alive.any():
             usual = np.median(baseline.error[alive] / baseline.reference[alive])
