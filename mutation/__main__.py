@@ -2,32 +2,34 @@
 
 A mutant within a function is put into the running program as a new code object, in a fork that then runs the tests that
 executed this line, quickest first, until one fails. One outside of functions (a constant, a limit of a field) needs a
-fork that has imported nothing of ours yet. Survivors are printed, and all results written to a file if one is named.
+fork that has imported nothing of ours yet, and runs all tests. Survivors are printed, and all results written to a file
+if one is named.
 """
 
 import argparse
 import contextlib
 import gc
+import hashlib
 import importlib.abc
 import importlib.util
 import json
+import mmap
 import os
 import pickle
 import random
 import signal
 import sys
+import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import hypothesis
-import numpy as np  # noqa: F401 - so that no fork has to
-import pydantic  # noqa: F401
 import pytest
 
 from mutation.operators import Mutant, mutants
@@ -61,6 +63,7 @@ TARGETS = {
     "judge": Target(
         modules=tuple(sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("validator/judge/*.py"))),
         tests=(
+            "tests/test_findings.py",
             "tests/test_judge.py",
             "tests/test_judge_weights.py",
             "tests/test_pooling.py",
@@ -199,27 +202,58 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _run_imports(target: Target, work: Sequence[tuple[str, Mutant]], note: Note) -> None:
-    """Run mutants in forks that import everything of ours after the change. numpy and the like are here already."""
-    assert {"hypothesis", "numpy", "pydantic"} <= sys.modules.keys()
+    """Run mutants in forks that import everything of ours after the change. What others wrote is here already."""
     assert "validator" not in sys.modules
 
-    def run(finder: _Finder | None) -> bool:
+    def run(plugin: object, finder: _Finder | None) -> bool:
         if finder is not None:
             sys.meta_path.insert(0, finder)
         sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-        return pytest.main([*OPTIONS, *target.tests], plugins=[_Quiet()]) == 0
+        return pytest.main([*OPTIONS, *target.tests], plugins=[_Quiet(), plugin]) == 0
 
     if not work:
         return
     begin = time.monotonic()
-    if _in_fork(lambda: run(None), 600) != "survived":
-        raise SystemExit("the tests do not pass as it is")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "seen.json"
+        if _in_fork(lambda: run(_Look(path), None), 600) != "survived":
+            raise SystemExit("the tests do not pass as it is")
+        seen = json.loads(path.read_text(encoding="utf-8"))
     limit_s = 60 + 10 * (time.monotonic() - begin)
+    for name in seen["modules"]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()
+    order = _QuickestFirst(seen["costs"])
     for module, mutant in work:
-        note(module, mutant, _in_fork(lambda: run(_Finder(module, mutant)), limit_s))  # noqa: B023
+        note(module, mutant, _in_fork(lambda: run(order, _Finder(module, mutant)), limit_s))  # noqa: B023
 
 
-EXAMPLES_MAX = 10
+@dataclass(frozen=True)
+class _Look:
+    """Writes what each test cost and which packages of others it all needs."""
+
+    path: Path
+    costs: dict[str, float] = field(default_factory=dict)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.costs[report.nodeid] = self.costs.get(report.nodeid, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        ours = {name for name, module in sys.modules.items() if str(ROOT) in str(getattr(module, "__file__", ROOT))}
+        packages = {name.partition(".")[0] for name in sys.modules.keys() - ours}
+        self.path.write_text(json.dumps({"costs": self.costs, "modules": sorted(packages - ours)}), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _QuickestFirst:
+    costs: dict[str, float]
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self.costs.get(item.nodeid, 0.0))
+
+
+EXAMPLES_MAX = 6
 
 
 class _Quiet:
@@ -263,6 +297,10 @@ class _Runner:
         self.paths = {str(ROOT / module): module for module, _ in work}
         self.failed = False
         self.covering: dict[tuple[str, int], list[tuple[float, pytest.Item]]] = defaultdict(list)
+        self.kills: dict[tuple[str, ...], Counter[int]] = defaultdict(Counter)
+        """Function -> test, by its identity -> how many mutants of that function it has killed."""
+        self.killer = mmap.mmap(-1, 8)
+        """Shared with the forks: identity of the test that failed, 0 if none did."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed |= report.failed
@@ -316,21 +354,27 @@ class _Runner:
     def _run(self, module: str, mutant: Mutant) -> str:
         path = str(ROOT / module)
         lines = range(mutant.line, mutant.line + 1)
-        tests = sorted(
-            {id(item): (cost, item) for line in lines for cost, item in self.covering.get((path, line), [])}.values(),
-            key=lambda test: test[0],
+        tests = list(
+            {id(item): (cost, item) for line in lines for cost, item in self.covering.get((path, line), [])}.values()
         )
         if not tests:
             tests = self._tests_of_function(path, mutant)
         if not tests:
             return "uncovered"
         function, code = _find(path, mutant)
+        # What killed a neighbour is likely to kill this one.
+        kills = self.kills[(path, *mutant.function)]
+        tests = sorted(tests, key=lambda test: test[0] / (1 + 20 * kills[id(test[1])]))
 
         def do() -> bool:
             function.__code__ = code
             return self._pass([item for _, item in tests])
 
-        return _in_fork(do, 30 + 20 * sum(cost for cost, _ in tests))
+        self.killer[:] = bytes(8)
+        end = _in_fork(do, 30 + 20 * sum(cost for cost, _ in tests))
+        if killer := int.from_bytes(self.killer[:]):
+            kills[killer] += 1
+        return end
 
     def _pass(self, items: Sequence[pytest.Item]) -> bool:
         """Run tests in a fork until one fails."""
@@ -338,6 +382,7 @@ class _Runner:
         for item in items:
             _protocol(item)
             if self.failed:
+                self.killer[:] = id(item).to_bytes(8)
                 return False
         return True
 
@@ -360,7 +405,7 @@ def _remember(module: str, name: str) -> None:
     def remembering(*given: Any, **named: Any) -> Any:
         if named or not all(isinstance(value, list) for value in given):  # an iterator is gone once it is read
             return function(*given, **named)
-        key = pickle.dumps(given)
+        key = hashlib.sha256(pickle.dumps(given)).digest()
         if key not in answers:
             answers[key] = function(*given, **named)
         return answers[key]

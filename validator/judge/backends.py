@@ -84,6 +84,9 @@ def _judge_repetition(backend: BackendEvidence, repeat: Comparison | None, when:
             limit=0.0,
         )
     message = f"{name} gave other values {when}: {unequal:,} of {repeat.elements:,} elements differ"
+    if repeat.structure:
+        first = repeat.structure[0]
+        message = f"{name} gave other outputs {when}: {first.output or 'all'}: {first.what}"
     promised = backend.row.is_repeatable_by_contract
     return Finding(
         check=Check.REPEATABILITY,

@@ -117,7 +117,8 @@ def _ill_conditioned(evidence: Evidence) -> Iterator[Caution]:
             summary = output.summary
             share = divide_by_floor(summary.rms, [summary.rms_reference])
             coarse = ILL_CONDITIONED_ROUNDOFFS * roundoff_of(evidence, backend.row, output.name)
-            if output.kind not in EXACT_KINDS and not (share <= max(ILL_CONDITIONED, coarse)):
+            # NaN is no warning: nothing was compared, and that is a finding of its own.
+            if output.kind not in EXACT_KINDS and share > max(ILL_CONDITIONED, coarse):
                 precision = precision_of(evidence, backend.row, output.name)
                 eager = f"eager {'fp32' if precision is Precision.IEEE else precision}"
                 yield Caution(

@@ -181,15 +181,17 @@ def judge_decisions(policy: Policy, evidence: Evidence, backend: BackendEvidence
     row, main = backend.row, backend.main
     outputs = main.outputs.values() if main is not None else ()
     decided = [d for o in outputs if (d := measure_decisions(policy, evidence, row, o)) is not None]
+    rated = [d for d in decided if evidence.labelled in (None, d.output)]
     for decisions in decided:
         yield _judge_flips(row, decisions)
-        if policy.decisions.flip_rate is not None and evidence.labelled in (None, decisions.output):
+        if policy.decisions.flip_rate is not None and decisions in rated:
             yield _judge_rate(row, decisions, policy.decisions.flip_rate)
         if decisions.accuracy is not None:
             yield _judge_accuracy(row, decisions.output, decisions.accuracy, policy.decisions.accuracy_drop)
-    if policy.decisions.flip_rate is not None and not decided:
+    if policy.decisions.flip_rate is not None and not rated:
+        which = f"output {evidence.labelled}, which is declared to be labelled, is no" if decided else "no output is a"
         yield not_measured(
-            Check.FLIP_RATE, row.name, "the policy limits the rate of flips, and no output is a vector of scores"
+            Check.FLIP_RATE, row.name, f"the policy limits the rate of flips, and {which} vector of scores"
         )
     if policy.decisions.accuracy_drop is not None and not any(d.accuracy for d in decided):
         yield not_measured(
