@@ -120,7 +120,7 @@ class RegistryUnreachable(CouldNotRun):
 
 
 class SigstoreUnreachable(CouldNotRun):
-    """sigstore's services do not answer, or give no certificate or no entry in the log."""
+    """sigstore's services, or the CI's for identity tokens, do not answer or give nothing that can be used."""
 
     code = "sigstore"
 

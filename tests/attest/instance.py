@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import struct
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from validator.attest.bundle import ISSUER_EXTENSION, OLD_ISSUER_EXTENSION, Signatory
 from validator.attest.envelope import PAYLOAD_TYPE, encode_for_signing
@@ -34,9 +35,22 @@ CI = Signatory(
     identity="https://github.com/team/model/.github/workflows/check.yml@refs/heads/main",
     issuer="https://token.actions.githubusercontent.com",
 )
+REQUEST_TOKEN = "what a job asks for identity tokens with"
 WORKFLOW_CLAIM = "workflow"
 """Of a test's token: what the CA writes into the certificate, as Fulcio takes it from GitHub's claims."""
 
+CLOCK_CONFIGURATION = """
+[tsa]
+default_tsa = clock
+[clock]
+serial = serial
+signer_cert = clock.pem
+signer_key = key.pem
+signer_digest = sha256
+default_policy = 1.2.3.4
+digests = sha256
+ess_cert_id_alg = sha256
+"""
 EPOCH = "2020-01-01T00:00:00Z"
 _SCT_LIST = x509.ObjectIdentifier("1.3.6.1.4.1.11129.2.4.2")
 
@@ -143,6 +157,8 @@ class Instance:
     ca_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
     certificate_log: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
     log: Log = field(default_factory=Log)
+    clock_key: ec.EllipticCurvePrivateKey | None = None
+    """Of a timestamp authority, if the instance has one; needs the program `openssl`."""
     url: str = "http://127.0.0.1:9"
     asked: list[str] = field(default_factory=list)
     """Paths that clients asked for."""
@@ -167,6 +183,7 @@ class Instance:
             "caUrls": [service],
             "rekorTlogUrls": [service],
             "rekorTlogConfig": {"selector": "ANY"},
+            "tsaUrls": [] if self.clock_key is None else [service | {"url": f"{self.url}/timestamp"}],
             "tsaConfig": {"selector": "ANY"},
         }
         document = {
@@ -194,7 +211,15 @@ class Instance:
                 }
             ],
             "ctlogs": [self._describe_log(self.certificate_log)],
-            "timestampAuthorities": [],
+            "timestampAuthorities": [] if self.clock_key is None else [self._describe_clock(self.clock_key)],
+        }
+
+    def _describe_clock(self, key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
+        chain = [self.certify_clock(key), self.ca]
+        return {
+            "subject": {"organization": "tests", "commonName": "clock"},
+            "certChain": {"certificates": [{"rawBytes": b64(each.public_bytes(Encoding.DER))} for each in chain]},
+            "validFor": {"start": EPOCH},
         }
 
     def _describe_log(self, key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
@@ -270,6 +295,20 @@ class Instance:
         logged = self._log_certificate(builder.sign(self.ca_key, hashes.SHA256()), start)
         return builder.add_extension(x509.UnrecognizedExtension(_SCT_LIST, logged), critical=False).sign(
             self.ca_key, hashes.SHA256()
+        )
+
+    def certify_clock(self, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "clock")]))
+            .issuer_name(self.ca.subject)
+            .public_key(key.public_key())
+            .serial_number(2)
+            .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
+            .not_valid_after(datetime(2040, 1, 1, tzinfo=UTC))
+            .add_extension(key_usage(digital_signature=True), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.TIME_STAMPING]), critical=True)
+            .sign(self.ca_key, hashes.SHA256())
         )
 
     def _log_certificate(self, precertificate: x509.Certificate, at: datetime) -> bytes:
@@ -375,6 +414,22 @@ class Instance:
             }
         }
 
+    def answer_clock(self, query: bytes) -> bytes:
+        """Stamp the time: RFC 3161."""
+        assert self.clock_key is not None
+        folder = self.folder / "clock"
+        folder.mkdir(exist_ok=True)
+        private = self.clock_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (folder / "key.pem").write_bytes(private)
+        (folder / "clock.pem").write_bytes(self.certify_clock(self.clock_key).public_bytes(Encoding.PEM))
+        (folder / "query").write_bytes(query)
+        (folder / "openssl.cnf").write_text(CLOCK_CONFIGURATION, encoding="ascii")
+        subprocess.run(
+            ["openssl", "ts", "-reply", "-config", "openssl.cnf", "-queryfile", "query", "-out", "answer"],
+            cwd=folder, check=True, capture_output=True,
+        )  # fmt: skip
+        return (folder / "answer").read_bytes()
+
 
 def entry_body(payload: bytes, signature: bytes, leaf: x509.Certificate) -> bytes:
     """What the log holds of an envelope: `dsse` 0.0.1."""
@@ -427,7 +482,11 @@ def handler_of(instance: Instance) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             instance.asked.append(self.path)
-            document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/timestamp":
+                self.reply(instance.answer_clock(body), "application/timestamp-reply")
+                return
+            document = json.loads(body)
             match self.path:
                 case "/api/v2/signingCert":
                     answer = instance.answer_fulcio(self.headers["Authorization"].removeprefix("Bearer "), document)
@@ -436,9 +495,19 @@ def handler_of(instance: Instance) -> type[BaseHTTPRequestHandler]:
                 case _:
                     self.send_error(404)
                     return
-            data = json.dumps(answer).encode()
-            self.send_response(201)
-            self.send_header("Content-Type", "application/json")
+            self.reply(json.dumps(answer).encode(), "application/json")
+
+        def do_GET(self) -> None:
+            """As GitHub gives identity tokens to jobs."""
+            instance.asked.append(self.path)
+            if self.headers["Authorization"] != f"bearer {REQUEST_TOKEN}":
+                self.send_error(403)
+                return
+            self.reply(json.dumps({"value": identity_token()}).encode(), "application/json", status=200)
+
+        def reply(self, data: bytes, kind: str, *, status: int = 201) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.attest.instance import CI, SIGNED, Instance, b64, identity_token, new_key, utf8_string
+from tests.attest.instance import CI, REQUEST_TOKEN, SIGNED, Instance, b64, identity_token, new_key, utf8_string
 from tests.attest.test_attacks import PAGE, rows_of
 from tests.attest.world import GATE, World, edit_payload, predicate, refused
 from validator.attest.bundle import Bundle, Signatory, _read_utf8, read_bundle, read_signatory, write_bundle
@@ -445,11 +446,44 @@ def test_sigstores_own_client_signs_and_what_it_signed_verifies(
     assert isinstance(read_sealed(data), Bundle)
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="timestamps of the tests are made by openssl")
+def test_timestamps_of_the_instance_are_kept_and_verified(other: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The public instance has an authority for them."""
+    other.clock_key = new_key()
+    monkeypatch.setenv(TOKEN, identity_token())
+    with other.serve():
+        data = seal(STATEMENT, KeylessSigner(trust=other.trust_config))
+    assert "/timestamp" in other.asked
+    stamps = json.loads(data)["verificationMaterial"]["timestampVerificationData"]["rfc3161Timestamps"]
+    assert len(stamps) == 1
+    assert claims_of(data, other.accept())["signature"][0]
+    other.clock_key = None
+    assert "Timestamp Authorities" in claims_of(data, other.accept())["signature"][1]
+
+
 def test_the_token_is_read_anew_from_its_file_which_comes_before_the_variable(tmp_path: Path) -> None:
     path, signer = tmp_path / "token", KeylessSigner(trust=PublicGood(), token_file=tmp_path / "token")
     for issuer in ("https://one.example.com", "https://two.example.com"):
         path.write_text(identity_token(Signatory(identity="x", issuer=issuer)) + "\n")
         assert find_token(signer, {TOKEN: identity_token()}).issuer == issuer
+
+
+def test_github_gives_a_job_its_token(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    signer = KeylessSigner(trust=PublicGood())
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for name in ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(KeylessError, match="may have no identity token"):
+        find_token(signer, {})
+    instance.asked.clear()
+    with instance.serve():
+        monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", REQUEST_TOKEN)
+        monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{instance.url}/token?version=1")
+        assert find_token(signer, {}).issuer == CI.issuer
+        monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "another")
+        with pytest.raises(SigstoreUnreachable, match="gave no identity token"):
+            find_token(signer, {})
+    assert "audience=sigstore" in instance.asked[0]
 
 
 def bad_token(**claims: Any) -> dict[str, str]:
@@ -538,54 +572,43 @@ def test_the_public_instances_keys_are_at_hand_offline(
 # --- Without the extra --------------------------------------------------------------------------------------------
 
 BLOCKED = """
-import sys
-
+import json, sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "sigstore":
             raise ModuleNotFoundError(f"No module named {name!r}")
 
-
 sys.meta_path.insert(0, Blocker())
-from validator.boundary import main
+from validator.boundary import _load_app, run
 
-sys.exit(main())
+print([int(run(_load_app, line, debug=False)) for line in json.loads(sys.argv[1])], file=sys.stderr)
 """
 
 
-def run_without_sigstore(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", BLOCKED, *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "check models:/net/1 --sign-keyless",
-        "verify model --clearance c.json --identity x --issuer y",
-        "promote models:/net/1 --alias a --identity x --issuer y",
-        "rollback models:/net --alias a --identity x --issuer y",
-    ],
-)
-def test_without_the_extra_the_options_say_what_to_install(line: str, tmp_path: Path) -> None:
-    done = run_without_sigstore(tmp_path, *line.split())
-    assert done.returncode == ExitCode.USAGE, done.stderr
-    assert "error[keyless]: keyless signatures need sigstore" in done.stderr
-    assert "pip install 'mlflow-export-validator[keyless]'" in done.stderr
-
-
-def test_without_the_extra_keys_work_and_a_keyless_clearance_is_refused(world: World, instance: Instance) -> None:
+def test_without_the_extra_keys_work_and_what_needs_it_says_what_to_install(world: World, instance: Instance) -> None:
     now = datetime.now(UTC)
     world.bind(created=write_time(now), expires=write_time(now + timedelta(hours=1)))
     (world.folder / "gate.pub").write_bytes(public_key_of(GATE).pem)
-    line = ("verify", str(world.source), "--clearance", str(world.path), "--key", "gate.pub")
-    assert run_without_sigstore(world.folder, *line).returncode == ExitCode.PASS
-    world.put(instance.sign(PAYLOAD))
-    done = run_without_sigstore(world.folder, *line)
-    assert done.returncode == ExitCode.REFUSED, done.stderr
+    (world.folder / "keyless.json").write_bytes(instance.sign(PAYLOAD))
+    verify, by_key = ["verify", str(world.source), "--clearance"], ["--key", "gate.pub"]
+    identity = ["--identity", "x", "--issuer", "y"]
+    lines = {
+        (*verify, str(world.path), *by_key): ExitCode.PASS,
+        (*verify, "keyless.json", *by_key): ExitCode.REFUSED,
+        ("check", "models:/net/1", "--sign-keyless"): ExitCode.USAGE,
+        (*verify, str(world.path), *identity): ExitCode.USAGE,
+        ("promote", "models:/net/1", "--alias", "champion", *identity): ExitCode.USAGE,
+        ("rollback", "models:/net", "--alias", "champion", *identity): ExitCode.USAGE,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, json.dumps(list(lines))],
+        cwd=world.folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == str([int(code) for code in lines.values()])
     assert f"it is signed keyless by {CI}" in done.stdout
+    assert done.stderr.count("error[keyless]: keyless signatures need sigstore") == 4
+    assert done.stderr.count("pip install 'mlflow-export-validator[keyless]'") == 4
 
 
 # --- The commands -------------------------------------------------------------------------------------------------

@@ -163,10 +163,12 @@ def test_no_message_tells_a_secret(tmp_path: Path) -> None:
     assert "horse" not in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_neither_key_nor_passphrase_reaches_a_worker(tmp_path: Path) -> None:
+def test_neither_key_nor_passphrase_nor_identity_token_reaches_a_worker(tmp_path: Path) -> None:
     from validator.worker.warm import Kit, WarmSpec
 
     ours = {"VALIDATOR_SIGN_KEY": "/keys/gate.key", PASSPHRASE_FILE: "/keys/secret", **SECRET}
+    ours |= {"SIGSTORE_ID_TOKEN": "e30.e30.e30", "VALIDATOR_IDENTITY_TOKEN_FILE": "/run/token"}
+    ours |= {"ACTIONS_ID_TOKEN_REQUEST_TOKEN": "bearer", "ACTIONS_ID_TOKEN_REQUEST_URL": "https://actions.example.com"}
     spec = WarmSpec(kit=next(iter(Kit)), threads=1, variables=())
     built = worker_environment(spec, home=tmp_path, inherited=ours)
     assert not set(ours) & set(built)

@@ -187,8 +187,10 @@ def find_token(signer: KeylessSigner, environment: Mapping[str, str] = os.enviro
 
     Raises:
         KeylessError: there is none, or none that can be used.
+        SigstoreUnreachable: the CI has one, and did not give it.
     """
     require_sigstore()
+    from id import GitHubOidcPermissionCredentialError
     from sigstore.oidc import IdentityError, IdentityToken, detect_credential
 
     hint = "its audience must be sigstore, and it must be good for some minutes yet"
@@ -200,8 +202,13 @@ def find_token(signer: KeylessSigner, environment: Mapping[str, str] = os.enviro
         try:
             text, place = detect_credential() or "", "the CI"
         except IdentityError as error:
-            raise KeylessError(
-                f"this CI gives no identity token: {_describe(error)}", hint="on GitHub: permissions: id-token: write"
+            if isinstance(error.__cause__, GitHubOidcPermissionCredentialError):
+                raise KeylessError(
+                    f"this job may have no identity token: {_describe(error)}",
+                    hint="write permissions: {id-token: write}; pull requests from forks never get it",
+                ) from error
+            raise SigstoreUnreachable(
+                f"this CI gave no identity token: {_describe(error)}", hint="try again"
             ) from error
     if not text.strip():
         raise KeylessError(
