@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.frames import SAMPLES, backend_evidence, evidence, frames, noisy, scores
 from validator.backends.catalog import REFERENCE
 from validator.golden.format import Stratum
-from validator.judge import Check, Evidence, Finding, Status, Verdict, judge, measure_decisions
+from validator.judge import Check, Evidence, Finding, Status, Verdict, judge, margin_limits, measure_decisions
 from validator.policy import BUILT_IN, DecisionLimits, Policy, Waiver
 
 CPU = BUILT_IN["cpu"].model_copy(update={"batch_size": 8})
@@ -106,6 +106,18 @@ def test_nan_explains_no_flip() -> None:
     decisions = measure_decisions(CPU, gathered, gathered.backends[2].row, output)
     assert decisions is not None
     assert decisions.top1.unexplained == 1
+
+
+def test_a_margin_that_is_exactly_twice_the_budget_explains_a_flip() -> None:
+    gathered = between(with_margin(5e-6), swapped(with_margin(5e-6)))
+    row, output = gathered.backends[2].row, main_output(gathered)
+    limit = margin_limits(CPU, gathered, row, output)[3]
+    for margin, unexplained in ((limit, 0), (np.nextafter(limit, 1), 1)):
+        rows = output.rows.copy()
+        rows["margin"][3] = margin
+        decisions = measure_decisions(CPU, gathered, row, replace(output, rows=rows))
+        assert decisions is not None
+        assert decisions.top1.unexplained == unexplained
 
 
 def test_made_up_samples_are_not_asked_for_their_answer() -> None:
@@ -250,3 +262,40 @@ def test_labels_of_other_classes_are_no_accuracy() -> None:
     assert "labels" in {w.code for w in decision.warnings}
     assert "labels" not in {w.code for w in judge(CPU, evidence(labels=LABELS)).warnings}
     assert judge(asking(accuracy_drop=0.01), evidence(labels=shifted)).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_drop_that_is_exactly_the_limit_is_within() -> None:
+    y = with_margin(5e-6, (3, 4))
+    gathered = between(y, swapped(y, (3, 4)), labels=tuple(int(label) for label in y.argmax(axis=1)))
+    assert finding(asking(accuracy_drop=0.125), gathered, Check.ACCURACY).status is Status.WITHIN
+
+
+def test_as_many_right_answers_as_by_chance_are_no_accuracy() -> None:
+    y = scores(classes=8)
+    right = y.argmax(axis=1)
+    labels = tuple(int(label) if i < 2 else int(label + 1) % 8 for i, label in enumerate(right))
+    gathered = between(y, noisy(y, NOISE, seed=3), labels=labels)
+    assert finding(asking(accuracy_drop=0.5), gathered, Check.ACCURACY).status is Status.NOT_MEASURED
+    assert "labels" in {w.code for w in judge(CPU, gathered).warnings}
+    one_more = replace(gathered, labels=(*labels[:-1], int(right[-1])))
+    assert finding(asking(accuracy_drop=0.5), one_more, Check.ACCURACY).status is Status.WITHIN
+
+
+def test_one_representative_sample_has_an_accuracy_and_none_has_none() -> None:
+    for count, known in ((0, False), (1, True)):
+        strata = (*[Stratum.REPRESENTATIVE] * count, *[Stratum.SCALES] * (SAMPLES - count))
+        gathered = evidence(labels=LABELS, strata=strata)
+        decisions = measure_decisions(CPU, gathered, gathered.backends[2].row, main_output(gathered))
+        assert decisions is not None
+        assert (decisions.accuracy is not None) is known
+
+
+def test_chance_is_among_the_fewest_classes_that_a_sample_has() -> None:
+    gathered = evidence(labels=LABELS)
+    output = main_output(gathered)
+    rows = output.rows.copy()
+    rows["elements"][4] = 4
+    decisions = measure_decisions(CPU, gathered, gathered.backends[2].row, replace(output, rows=rows))
+    assert decisions is not None
+    assert decisions.accuracy is not None
+    assert decisions.accuracy.chance == 0.25

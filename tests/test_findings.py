@@ -245,6 +245,13 @@ def perturbation_situations() -> Iterator[Situation]:
         CPU,
         without_fp64(perturbed=completed(CATALOG["eager-cpu"], device="meta")),
     )
+    for title, outcome in (
+        ("for want of a device", declined(REFERENCE, RefusalKind.UNAVAILABLE)),
+        ("after two failures", declined(REFERENCE, RefusalKind.MODEL, first_failure="CUDA error: launch failure")),
+    ):
+        gathered = without_fp64()
+        rows = (replace(gathered.backends[0], outcome=outcome), *gathered.backends[1:])
+        yield f"without fp64 {title}", CPU, replace(gathered, backends=rows)
     yield "without fp64, one ulp moves it far", CPU, without_fp64(1e-3)
     main = compare(frames({"output": Y}), frames({"output": Y}))
     different = (
@@ -319,7 +326,7 @@ def decision_situations() -> Iterator[Situation]:
         flipped[sample, at] = y[sample, at[::-1]]
     rounded = of_rows({"output": y}, {"output": noisy(y, 1e-6, seed=2)}, {"output": flipped})
     yield "flips that rounding explains", CPU, rounded
-    for rate in (0.3, 0.05, 0.01):
+    for rate in (0.3, 0.125, 0.01):
         yield f"a rate of {rate}", policy(decisions=DecisionLimits(flip_rate=rate)), rounded
     yield (
         "a rate, and labels of another output",

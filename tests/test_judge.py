@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.frames import SAMPLES, backend_evidence, completed, cut, evidence, facts, frames, noisy, run_job, scores
-from validator.backends.catalog import CATALOG, REFERENCE, expected_settings
+from validator.backends.catalog import CATALOG, REFERENCE, UNIT_ROUNDOFF, Precision, expected_settings
 from validator.backends.interface import ExportFacts, RefusalKind
 from validator.compare import Frame, compare, measure_variety
 from validator.golden.format import Stratum
-from validator.judge import Check, Decision, Evidence, Finding, FreshRun, Status, Verdict, decide, judge
+from validator.judge import Check, Decision, Evidence, Finding, FreshRun, Status, Verdict, decide, judge, precision_of
 from validator.judge.outcomes import judge_identity
 from validator.policy import BUILT_IN, Calibration, Checks, Policy
 from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
@@ -659,3 +659,96 @@ def test_strange_files_are_named_and_those_left_out_are_counted(count: int, more
     strange = tuple(f"file-{number}" for number in range(count))
     (caution,) = [w for w in judge(CPU, evidence(strange=strange)).warnings if w.code == "contents"]
     assert caution.message.endswith(more or f"file-{count - 1}")
+
+
+RATIOS = {
+    "error ratio": "error_ratio",
+    "error ratio p99": "error_ratio_p99",
+    "error ratio, worst sample": "error_ratio_max",
+    "error ratio, worst element": "error_ratio_element",
+    "error ratio, sample by itself": "error_ratio_own_sample",
+    "error ratio, worst channel": "error_ratio_channel",
+    "error ratio at batch 1": "error_ratio",
+    "error ratio, worst sample at batch 1": "error_ratio_max",
+    "error ratio, worst element at batch 1": "error_ratio_element",
+}
+
+
+@pytest.mark.parametrize("metric", RATIOS)
+def test_a_ratio_that_is_exactly_its_limit_is_within_and_the_next_larger_one_is_not(metric: str) -> None:
+    y = scores()
+    alone = compare(frames({"output": y}), frames({"output": noisy(y, 1e-4, seed=5)}, 1))
+    tried = replace(evidence(noisy(y, 1e-4)), variety={})
+    rows = (*tried.backends[:2], replace(tried.backends[2], batches=((1, alone),)))
+    tried = replace(tried, backends=rows)
+
+    def judged(**limits: float) -> Finding | None:
+        budget = {"backend": ORT.name, "error_ratio": 1e-3, "output": "output"} | limits
+        policy = Policy.model_validate(
+            {"required": CPU.required, "batch_size": 8, "checks": {"batch_sizes": (1,)}, "budget": [budget]}
+        )
+        found = judge(policy, tried).findings
+        return next((f for f in found if (f.backend, f.metric, f.status) == (ORT.name, metric, Status.EXCEEDED)), None)
+
+    exceeded = judged()
+    assert exceeded is not None
+    assert exceeded.measured is not None
+    assert judged(**{RATIOS[metric]: exceeded.measured}) is None
+    assert judged(**{RATIOS[metric]: float(np.nextafter(exceeded.measured, 0))}) is not None
+
+
+def test_what_moves_the_reference_by_exactly_the_limit_is_within(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = scores()
+    moved = compare(frames({"output": y}), frames({"output": noisy(y, 1e-5)}, 1))
+    tried = with_backend(REFERENCE, batches=((1, moved),))
+    found = {f.metric: f.measured for f in findings_of(judge(ALONE, tried), Check.BATCH, REFERENCE)}
+    for limit, count in ((max(found.values()), 0), (min(found.values()), 1)):
+        monkeypatch.setattr("validator.judge.batches.BATCH_DEPENDENCE_LIMIT", limit)
+        exceeded = [f for f in findings_of(judge(ALONE, tried), Check.BATCH, REFERENCE) if f.status is Status.EXCEEDED]
+        assert len(exceeded) == count
+
+
+@pytest.mark.parametrize(("share", "precision"), [(1.0, Precision.FP16), (0.99, Precision.IEEE)])
+def test_a_model_is_of_the_class_that_its_baselines_error_shows(share: float, precision: Precision) -> None:
+    """From 1/64 of its unit roundoff on, a baseline computes in a class; without a baseline the model is believed."""
+    ones = np.ones((SAMPLES, 4))
+    baseline = frames({"output": ones + share * 2.0**-6 * UNIT_ROUNDOFF[Precision.FP16]})
+    rows = (
+        backend_evidence("eager-cpu", frames({"output": ones}), baseline),
+        backend_evidence("onnxruntime-cpu", frames({"output": ones}), baseline),
+    )
+    tried = evidence(backends=rows, facts=facts(working_dtype="float16"))
+    assert precision_of(tried, ORT, "output") is precision
+    assert precision_of(replace(tried, backends=rows[1:]), ORT, "output") is Precision.FP16
+    assert precision_of(replace(tried, facts=None), ORT, "output") is Precision.IEEE
+
+
+def test_an_output_of_zeros_beside_another_is_judged_by_its_values() -> None:
+    """Any budget is as large as an output of zeros: that it could be zeros is no objection."""
+    y, zeros = scores(), np.zeros((SAMPLES, 3))
+    rows = tuple(
+        backend_evidence(name, frames({"output": y, "z": zeros}), frames({"output": c, "z": zeros}))
+        for name, c in zip((REFERENCE, "eager-cpu", ORT.name), (y, noisy(y, 1e-6, seed=2), noisy(y, 1e-6)), strict=True)
+    )
+    varied = measure_variety(frames({"output": y, "z": zeros}))
+    assert judge(CPU, evidence(backends=rows, variety=varied)).verdict is Verdict.PASS
+
+
+def test_samples_without_an_element_are_no_samples_without_a_number() -> None:
+    """A detector that finds nothing in most samples has answered them."""
+    boxes = [np.ones((1, 3 if sample < 2 else 0)) * sample for sample in range(SAMPLES)]
+    ragged = [
+        Frame(
+            start=sample,
+            stop=sample + 1,
+            outputs={"boxes": box, "output": scores()[sample : sample + 1]},
+            dtypes={"boxes": "float64", "output": "float64"},
+        )
+        for sample, box in enumerate(boxes)
+    ]
+    rows = tuple(
+        replace(backend_evidence(name, ragged, ragged), batches=()) for name in (REFERENCE, "eager-cpu", ORT.name)
+    )
+    policy = CPU.model_copy(update={"checks": Checks(batch_sizes=(8,))})
+    decision = judge(policy, evidence(backends=rows, variety=measure_variety(ragged)))
+    assert decision.verdict is Verdict.PASS, [f for f in decision.findings if f.status is not Status.WITHIN]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import date
 
-from validator.backends.catalog import BASELINE, REFERENCE, Precision
+from validator.backends.catalog import BASELINE, Precision
 from validator.judge.decisions import measure_decisions
 from validator.judge.findings import EXACT_KINDS, Caution, Check, Evidence, Finding, Reference, Status
 from validator.judge.noise import deployed_batch, precision_of, roundoff_of
@@ -89,7 +89,7 @@ def _warn_of_labels(policy: Policy, evidence: Evidence) -> Iterator[Caution]:
     measured = (
         decisions.accuracy
         for backend in evidence.backends
-        if backend.main is not None and backend.row.name not in (REFERENCE, BASELINE)
+        if backend.main is not None
         for output in backend.main.outputs.values()
         if (decisions := measure_decisions(policy, evidence, backend.row, output)) is not None
     )

@@ -27,25 +27,30 @@ def precision_of(evidence: Evidence, row: Backend, output: str) -> Precision:
     reference itself returned the output. What the candidate returned has no say: nobody rounds a way to a wider floor.
     """
     found = own_output(evidence, row.name, output)
-    stored = REDUCED_CLASSES.get(evidence.facts.working_dtype or "" if evidence.facts is not None else "")
-    returned = REDUCED_CLASSES.get(found.reference_dtype or "" if found is not None else "")
-    coarser = [p for p in (stored if _shows(evidence, stored, output) else None, returned) if p is not None]
+    stored = _reduced_class(evidence.facts.working_dtype if evidence.facts is not None else None)
+    returned = _reduced_class(found.reference_dtype if found is not None else None)
+    coarser = [returned] if returned is not None else []
+    if stored is not None and _shows(evidence, stored, output):
+        coarser.append(stored)
     return max((row.precision, *coarser), key=lambda precision: UNIT_ROUNDOFF[precision])
+
+
+def _reduced_class(dtype: str | None) -> Precision | None:
+    return None if dtype is None else REDUCED_CLASSES.get(dtype)
 
 
 SHOWN = 1 / 64
 """Share of u times the output's RMS that the error of a baseline which computes in that precision is above."""
 
 
-def _shows(evidence: Evidence, precision: Precision | None, output: str) -> bool:
+def _shows(evidence: Evidence, precision: Precision, output: str) -> bool:
     """Whether the baseline's own error is that of a precision in which the model is said to be stored.
 
     A few parameters in half precision make no model of it: what eager fp32 has right, a candidate can have right.
+    Without a baseline the model is believed.
     """
     baseline = own_summary(evidence, BASELINE, output)
-    if precision is None or baseline is None:
-        return precision is not None
-    return not (baseline.rms < SHOWN * UNIT_ROUNDOFF[precision] * baseline.rms_reference)
+    return baseline is None or not (baseline.rms < SHOWN * UNIT_ROUNDOFF[precision] * baseline.rms_reference)
 
 
 def roundoff_of(evidence: Evidence, row: Backend, output: str) -> float:
@@ -62,33 +67,27 @@ def noise_floors(evidence: Evidence, row: Backend, output: str) -> list[float] |
     """Return the floors that an RMS error of this row is divided by, or None where the baseline is missing."""
     own = own_summary(evidence, row.name, output)
     # The baseline is the noise floor: its own batch sizes are held against its own error.
-    baseline = own if row.name == BASELINE else baseline_summary(evidence, row, output)
+    baseline = own if row.name == BASELINE else own_summary(evidence, row.baseline, output)
     if own is None or (row.baseline is not None and baseline is None):
         return None
     return [roundoff_of(evidence, row, output) * own.rms_reference, *([baseline.rms] if baseline else [])]
 
 
-def baseline_summary(evidence: Evidence, row: Backend, output: str) -> ErrorSummary | None:
-    """Return the errors of a row's baseline for one output."""
-    return own_summary(evidence, row.baseline, output) if row.baseline else None
-
-
 def baseline_rows(evidence: Evidence, row: Backend, output: str) -> Rows | None:
     """Return the errors of a row's baseline sample by sample; the baseline's own floor is itself."""
-    name = row.name if row.name == BASELINE else row.baseline
-    found = own_output(evidence, name, output) if name is not None else None
+    found = own_output(evidence, row.name if row.name == BASELINE else row.baseline, output)
     return None if found is None else found.rows
 
 
-def own_output(evidence: Evidence, name: str, output: str) -> OutputComparison | None:
-    """Return a backend's comparison with the reference for one output."""
+def own_output(evidence: Evidence, name: str | None, output: str) -> OutputComparison | None:
+    """Return a backend's comparison with the reference for one output; None for no backend."""
     for backend in evidence.backends:
         if backend.row.name == name and backend.main is not None:
             return backend.main.outputs.get(output)
     return None
 
 
-def own_summary(evidence: Evidence, name: str, output: str) -> ErrorSummary | None:
-    """Return a backend's errors against the reference for one output."""
+def own_summary(evidence: Evidence, name: str | None, output: str) -> ErrorSummary | None:
+    """Return a backend's errors against the reference for one output; None for no backend."""
     found = own_output(evidence, name, output)
     return None if found is None else found.summary

@@ -71,7 +71,7 @@ def judge_values(policy: Policy, evidence: Evidence, row: Backend, output: Outpu
 
 def _judge_own_samples(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Finding:
     """Hold every sample against its own noise floor: one on a large scale must not excuse the others."""
-    baseline = own_output(evidence, row.baseline, output.name) if row.baseline else None
+    baseline = own_output(evidence, row.baseline, output.name)
     measured, sample = worst_own_sample(
         output.rows, baseline.rows if baseline else None, unit_roundoff=roundoff_of(evidence, row, output.name)
     )
@@ -92,7 +92,7 @@ def _judge_own_samples(policy: Policy, evidence: Evidence, row: Backend, output:
 
 def _judge_channels(policy: Policy, evidence: Evidence, row: Backend, output: OutputComparison) -> Finding:
     """Hold the worst channel against its own noise floor. Only a baseline knows what that is."""
-    baseline = own_output(evidence, row.baseline or "", output.name)
+    baseline = own_output(evidence, row.baseline, output.name)
     floors = baseline.channels if baseline is not None else (None, None)
     ratios = [
         worst_channel(own, floor, unit_roundoff=roundoff_of(evidence, row, output.name))

@@ -70,8 +70,8 @@ def warn_of_waivers(waivers: Sequence[Waiver], findings: Sequence[Finding], toda
     without_effect = [f.waiver for f in findings if f.check is Check.WAIVER]
     for waiver in waivers:
         if waiver in used:
-            left = (waiver.expires - today).days if today is not None else 0
-            soon = f" ({left} days left)" if left <= WAIVER_DAYS_WARNED else ""
+            left = None if today is None else (waiver.expires - today).days
+            soon = f" ({left} days left)" if left is not None and left <= WAIVER_DAYS_WARNED else ""
             count = used.count(waiver)
             yield Caution(
                 code="waived",
