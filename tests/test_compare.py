@@ -240,7 +240,9 @@ def test_pooled_runs_hold_what_all_of_them_hold() -> None:
 
 def test_pooled_runs_tell_what_was_not_comparable_in_any() -> None:
     known = comparison_of(scores(), scores())
-    odd = replace(known, unattributed=("t",), misdeclared=(StructureDifference(output="o", what="w", sample=0),))
+    odd = replace(
+        known, unattributed=("t",), misdeclared=(StructureDifference(output="o", what="w", sample=0, count=1),)
+    )
     pooled = pool_runs([known, odd, odd])
     assert pooled.unattributed == ("t",)
     assert pooled.misdeclared == odd.misdeclared

@@ -255,10 +255,10 @@ def perturbation_situations() -> Iterator[Situation]:
     yield "without fp64, one ulp moves it far", CPU, without_fp64(1e-3)
     main = compare(frames({"output": Y}), frames({"output": Y}))
     different = (
-        StructureDifference(output="", what="missing", sample=0),
-        StructureDifference(output="o", what="gone", sample=1),
+        StructureDifference(output="", what="missing", sample=0, count=1),
+        StructureDifference(output="o", what="gone", sample=1, count=1),
     )
-    misdeclared = (StructureDifference(output="output", what="is no angle", sample=2),)
+    misdeclared = (StructureDifference(output="output", what="is no angle", sample=2, count=1),)
     bent = replace(main, structure=different, misdeclared=misdeclared, samples=12)
     yield "without fp64, one ulp changes what comes back", CPU, without_fp64(main=bent)
     nan, counts = Y.copy(), np.arange(SAMPLES)[:, None]
@@ -279,7 +279,7 @@ def value_situations() -> Iterator[Situation]:
     yield "an output of no single sample", CPU, changed(main=compare(with_columns(8), with_columns(4)))
     main = healthy().backends[2].main
     assert main is not None
-    wrong = (StructureDifference(output="output", what="is no angle", sample=2),)
+    wrong = (StructureDifference(output="output", what="is no angle", sample=2, count=1),)
     yield "a wrong declaration", CPU, changed(main=replace(main, misdeclared=wrong))
     nan = noisy(Y, 1e-6, seed=3)
     nan[5, :2], nan[3, 1] = np.nan, np.inf
@@ -368,6 +368,10 @@ def model_situations() -> Iterator[Situation]:
     }
     stale = Policy.model_validate({"required": CPU.required, "batch_size": 8, "calibration": measured})
     yield "a stale budget", stale, healthy()
+    other = Policy.model_validate(
+        {"required": CPU.required, "batch_size": 8, "calibration": {"weights": "sha256:" + "7" * 64}}
+    )
+    yield "a budget of other weights", other, healthy()
     fresh = {"weights": "sha256:" + "2" * 64, "reference": "fp64", "environment": {ORT.name: {"torch": "2.14.1"}}}
     calibrated = Policy.model_validate({"required": CPU.required, "batch_size": 8, "calibration": fresh})
     yield "a budget that was measured on this", calibrated, healthy()

@@ -14,6 +14,7 @@ from validator.backends.interface import ExportFacts, RefusalKind
 from validator.compare import Frame, compare, measure_variety
 from validator.golden.format import Stratum
 from validator.judge import Check, Decision, Evidence, Finding, FreshRun, Status, Verdict, decide, judge, precision_of
+from validator.judge.batches import is_ruled_by_rounding
 from validator.judge.outcomes import judge_identity
 from validator.policy import BUILT_IN, Calibration, Checks, Policy
 from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
@@ -572,6 +573,14 @@ def test_where_rounding_rules_a_batch_that_moves_fp64_proves_nothing() -> None:
         )
         decision = judge(ALONE, evidence(backends=rows))
         assert decision.verdict is verdict
+
+
+@pytest.mark.parametrize(("value", "error", "ruled"), [(10.0, 1.0, True), (10.0, 0.875, False), (0.0, 0.0, False)])
+def test_rounding_rules_from_a_tenth_of_the_output_on(value: float, error: float, *, ruled: bool) -> None:
+    y = np.full((SAMPLES, 4), value)
+    row = backend_evidence("eager-cpu", frames({"output": y}), frames({"output": y + error}))
+    assert is_ruled_by_rounding(evidence(backends=(row,)), "output") is ruled
+    assert not is_ruled_by_rounding(evidence(backends=()), "output")
 
 
 def test_copies_of_one_sample_are_no_batch_mates() -> None:

@@ -6,6 +6,7 @@ from datetime import date
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from validator.backends.catalog import CATALOG, Precision
 from validator.errors import BackendError, PolicyError
@@ -98,6 +99,53 @@ def test_all_faults_are_named_together() -> None:
 
 def test_the_default_policy_requires_the_four_backends_of_a_gpu_deployment() -> None:
     assert set(BUILT_IN["default"].required) == {"eager-cpu", "eager-cuda", "cudnn-deterministic", "onnxruntime-gpu"}
+
+
+def test_what_a_policy_does_not_say_is_this() -> None:
+    """Defaults decide verdicts: a change of one is a change of every policy that leaves it out."""
+    assert Policy().model_dump(mode="json") == {
+        "schema_version": 1,
+        "required": ["eager-cpu", "eager-cuda", "cudnn-deterministic", "onnxruntime-gpu"],
+        "golden": None,
+        "golden_digest": None,
+        "samples_min": 8,
+        "batch_size": 32,
+        "formats": {"pickle": False, "scan": []},
+        "checks": {
+            "repeat_samples": 32,
+            "fresh_process": True,
+            "batch_sizes": [1, 2, 7],
+            "batch_samples": 8,
+            "batch_invariance": "required",
+            "reference": "fp64-or-perturbation",
+        },
+        "decisions": {"flip_rate": None, "accuracy_drop": None},
+        "worker": {"deadline_s": 1800.0, "threads": None, "jobs_per_gpu": 4},
+        "sandbox": {
+            "minimum": "none",
+            "memory_bytes": None,
+            "file_bytes": 128 * 2**30,
+            "open_files": 4096,
+            "processes": 4096,
+        },
+        "backends": {},
+        "budget": [],
+        "waiver": [],
+        "calibration": None,
+    }
+    assert {name: policy.required for name, policy in BUILT_IN.items()} == {
+        "default": Policy().required,
+        "cpu": ("eager-cpu", "onnxruntime-cpu"),
+    }
+
+
+def test_no_policy_can_be_changed_or_say_two_things_at_once() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Policy().samples_min = 1  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="samples_min"):
+        Policy.model_validate({"samples_min": "9"})
+    with pytest.raises(ValidationError, match="finite"):
+        Policy.model_validate({"worker": {"deadline_s": math.inf}})
 
 
 def test_a_users_row_starts_from_another_and_may_name_any_device() -> None:

@@ -62,9 +62,9 @@ class StructureDifference:
     output: str
     what: str
     """For people: `missing`, `shape (2, 10) instead of (2, 12)`, ..."""
-    sample: int | None = None
+    sample: int | None
     """First sample where it shows."""
-    count: int = 1
+    count: int
     """In how many frames."""
 
 
@@ -79,12 +79,9 @@ class OutputComparison:
     """`SAMPLE_ROW` records, sorted by sample."""
     histogram: Counts
     """Of absolute errors, see `metrics.error_histogram`."""
-    reference_dtype: str = "float64"
+    reference_dtype: str
     """As the reference returned it."""
-
-    channels: tuple[ChannelMaxima, ChannelMaxima] = field(
-        default_factory=lambda: (ChannelMaxima.empty(), ChannelMaxima.empty())
-    )
+    channels: tuple[ChannelMaxima, ChannelMaxima]
     """Per index of the first and of the last dimension of a sample, see `metrics.channel_maxima`."""
 
     @property
@@ -124,7 +121,7 @@ class Comparison:
     """Samples that both sides hold."""
     unattributed: tuple[str, ...] = ()
     """Outputs without a batch dimension, where the two sides cut the samples differently: not comparable."""
-    largest_batch: int = 0
+    largest_batch: int
     """The candidate's largest batch that really ran, filling included."""
     misdeclared: tuple[StructureDifference, ...] = ()
     """Outputs whose declared meaning contradicts what the reference returned: they were compared plainly."""
