@@ -349,3 +349,25 @@ def test_the_schema_lies_where_the_page_says() -> None:
 def test_the_changelog_begins_with_what_is_not_released() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
+
+
+def test_a_model_of_several_inputs_is_logged_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow_pytorch, torch = pytest.importorskip("mlflow.pytorch"), pytest.importorskip("torch")
+
+    class Pooled(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(10, 3)
+
+        def forward(self, ids: Any, mask: Any) -> Any:
+            return (self.table(ids) * mask.unsqueeze(-1)).sum(1)
+
+    def save(model: Any, *, input_example: Any, signature: Any, **_: Any) -> None:
+        mlflow_pytorch.save_model(model, str(tmp_path / "model"), input_example=input_example, signature=signature)
+
+    (program,) = (text for text in blocks(MLFLOW_PAGE, "python") if "ModelSignature" in text)
+    monkeypatch.setattr(mlflow_pytorch, "log_model", save)
+    exec(program, {"model": Pooled().eval()})  # noqa: S102 - the page's own lines
+    (stored,) = (tmp_path / "model").rglob("*.pt2")
+    ids = torch.ones((5, 4), dtype=torch.int64)
+    assert torch.export.load(stored).module()(ids, ids).shape == (5, 3), "the batch size varies"

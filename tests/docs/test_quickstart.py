@@ -79,7 +79,7 @@ def test_the_quickstart_does_what_it_says(tmp_path: Path) -> None:
     assert "promoted: " in ended.stdout
     assert ended.stdout.splitlines()[-1].startswith("verified: models:/quickstart@champion is quickstart version 1")
     written = {path.name for path in (tmp_path / "validator-report").iterdir()}
-    assert written >= {"verdict.json", "clearance.json", "junit.xml", "comment.md"}
+    assert written >= {"verdict.json", "clearance.json", "report.html", "junit.xml", "comment.md"}
     ran = "\n".join(line for line in ended.stderr.splitlines() if line.startswith("+ "))
     for command in (line for text in rest for line in text.splitlines()):
         assert command.split()[0] in ran

@@ -193,3 +193,8 @@ def test_the_workflow_promotes_what_the_check_cleared(replay: Replay, recorded: 
     # Nor is anything promoted where the environment names none.
     unset = Runner(tmp_path, runner.env, contexts | {"vars.VALIDATOR_POLICY_DIGEST": ""})
     assert unset.run([step]) == ExitCode.USAGE, unset.log
+
+
+def test_the_action_writes_the_page_that_its_comment_names() -> None:
+    formats = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["inputs"]["formats"]["default"]
+    assert {"html", "md"} <= set(formats.split(","))

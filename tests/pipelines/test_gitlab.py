@@ -90,7 +90,7 @@ def test_a_fail_stops_the_pipeline_and_both_reports_are_there(
     issues = json.loads((artifacts(tmp_path) / "gl-code-quality-report.json").read_bytes())
     assert {issue["severity"] for issue in issues} >= {"critical"}
     words = replay.arguments()
-    assert words[1:7] == ["--policy", "policy.toml", "--golden", "golden", "--format", "gitlab,md"]
+    assert words[1:7] == ["--policy", "policy.toml", "--golden", "golden", "--format", "html,gitlab,md"]
 
 
 def test_without_an_alias_there_is_no_promotion(project: Callable[..., Ended], world: World) -> None:

@@ -32,7 +32,7 @@ def test_jenkins_checks_and_promotes(replay: Replay, recorded: Recorded, tmp_pat
     ended = jenkins(replay, recorded(HEALTHY), tmp_path, 0, **variables)
     assert ended.returncode == ExitCode.PASS, ended.stderr
     given = replay.arguments()
-    assert given[given.index("--policy") + 1 :][:3] == ["a policy.toml", "--format", "junit,md"]
+    assert given[given.index("--policy") + 1 :][:3] == ["a policy.toml", "--format", "html,junit,md"]
     assert (tmp_path / "validator-report" / "junit.xml").exists()
     variables = {"URI": HEALTHY, "ALIAS": "jenkins", "PUBLIC_KEY": str(replay.world.public_key)}
     digest = digest_of_policy(recorded(HEALTHY))

@@ -144,6 +144,18 @@ def test_comments_are_as_committed(name: str, match_snapshot: MatchSnapshot) -> 
     match_snapshot(f"{name}.comment.md", render_comment(DOCUMENTS[name], report_url="https://ci.example/report.html"))
 
 
+def test_a_comment_names_the_page_only_where_one_is_written(tmp_path: Path) -> None:
+    material = Material(document=failing(), folder=tmp_path)
+    page, comment = "`report.html` and `verdict.json` are among the artifacts", tmp_path / "comment.md"
+    write_reports([Format.MD], material, tmp_path)
+    assert page not in comment.read_text(encoding="utf-8")
+    assert "`validator report --format html`" in comment.read_text(encoding="utf-8")
+    write_reports([Format.MD, Format.HTML], material, tmp_path)
+    assert page in comment.read_text(encoding="utf-8")
+    write_reports([Format.MD], material, tmp_path)  # the page of the call before lies there
+    assert page in comment.read_text(encoding="utf-8")
+
+
 @hostile
 @given(made=any_document(), report_url=st.none() | NASTY_TEXT)
 def test_any_comment_has_its_size_and_no_markup_of_others(made: AnyDocument, report_url: str | None) -> None:

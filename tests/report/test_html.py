@@ -22,7 +22,7 @@ from validator.golden.writer import Sample, write_golden
 from validator.report import previews as previews_module
 from validator.report.html import render as render_module
 from validator.report.html.render import render_html
-from validator.report.html.svg import LogAxis, thin_cloud, thin_line
+from validator.report.html.svg import LogAxis, decade, thin_cloud, thin_line
 from validator.report.model import VerdictDocument
 from validator.report.previews import PreviewsDocument, make_previews, read_previews, worst_samples
 from validator.report.samples import as_cell, read_table, samples_table
@@ -146,6 +146,12 @@ def test_every_number_has_a_place_on_the_axis(value: float) -> None:
     axis = LogAxis(low=0.1, high=1e4, start=10, stop=510)
     assert 10 <= axis.place(value) <= 510
     assert axis.place_all(np.array([value]))[0] == pytest.approx(axis.place(value)) or value < 0
+
+
+@given(st.integers(-300, 300))
+def test_labels_of_decades_are_short_enough_for_the_room_beside_a_chart(power: int) -> None:
+    assert len(decade(power)) <= 6
+    assert float(decade(power).replace(",", "")) == pytest.approx(10.0**power)
 
 
 # --- What the page is made of -------------------------------------------------------------------------------------

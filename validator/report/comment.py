@@ -24,17 +24,18 @@ BULLETS_SHOWN = 8
 MESSAGE_LIMIT = 600
 
 
-def render_comment(document: VerdictDocument, *, report_url: str | None = None) -> str:
+def render_comment(document: VerdictDocument, *, report_url: str | None = None, has_page: bool = True) -> str:
     """Return Markdown of at most 60,000 characters.
 
     Args:
         document: what to show.
         report_url: where report.html can be read; None: it is said to be among the artifacts of the job.
+        has_page: whether report.html was written there; if not, the comment says how to make it.
     """
     parts = [heading(document), *_why(document)]
     if document.verdict is not Verdict.PASS:
         parts += [backends(document, rows_max=ROWS_SHOWN, outputs_max=1), next_step(document)]
-    parts += [_report(report_url), _details(document)]
+    parts += [_report(report_url, has_page=has_page), _details(document)]
     text = "\n\n".join(part for part in parts if part)
     # A marker in somebody's name, even as code, might be taken for that of another model's comment.
     return _cut(f"{marker(document)}\n\n{text.replace('<!--', '< !--')}\n")
@@ -110,10 +111,12 @@ def fence(text: str) -> str:
     return f"{bar}sh\n{text}\n{bar}"
 
 
-def _report(report_url: str | None) -> str:
-    if report_url is None:
+def _report(report_url: str | None, *, has_page: bool) -> str:
+    if report_url is not None:
+        return link("Report", report_url)
+    if has_page:
         return "`report.html` and `verdict.json` are among the artifacts of this job."
-    return link("Report", report_url)
+    return "`verdict.json` is among the artifacts of this job; `validator report --format html` makes the page from it."
 
 
 def _details(document: VerdictDocument) -> str:

@@ -5,7 +5,7 @@ the check wrote beside it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -69,6 +69,8 @@ class Material:
     folder: Path
     report_url: str | None = None
     """Where report.html can be read by whoever reads a comment or a summary."""
+    has_page: bool = False
+    """Whether report.html lies where the other reports go."""
 
     @property
     def has_samples(self) -> bool:
@@ -106,8 +108,10 @@ def write_reports(formats: Iterable[Format], material: Material, output: Path) -
         TableError: the table of samples is not as a check writes it.
         ReportFailed: a file could not be written.
     """
+    chosen_formats = tuple(dict.fromkeys(formats))
+    material = replace(material, has_page=Format.HTML in chosen_formats or (output / REPORT_NAME).is_file())
     files: dict[str, bytes] = {}
-    for chosen in dict.fromkeys(formats):
+    for chosen in chosen_formats:
         files |= dict(zip(FILES[chosen], render(chosen, material), strict=True))
     return [write_bytes(content, output / name) for name, content in files.items()]
 
@@ -131,7 +135,7 @@ def render(chosen: Format, material: Material) -> tuple[bytes, ...]:
             previews = read_previews(material.folder / PREVIEWS_NAME, document.check_id)
             return _encode(render_html(document, table=table, previews=previews))
         case Format.MD:
-            return _encode(render_comment(document, report_url=material.report_url))
+            return _encode(render_comment(document, report_url=material.report_url, has_page=material.has_page))
         case Format.JUNIT:
             return _encode(render_junit(document))
         case Format.SARIF:

@@ -98,8 +98,8 @@ class LogAxis:
 
 
 def decade(power: int) -> str:
-    """Return `0.01`, `1,000`, `1e-07`."""
-    return format_quantity(10.0**power, digits=1)
+    """Return `0.01`, `1,000`, `1e+05`, `1e-07`: at most six characters, which is the room that a label has."""
+    return f"1e{power:+03}" if power >= 5 else format_quantity(10.0**power, digits=1)
 
 
 def decades_around(values: Iterable[float], *, low: float, high: float) -> tuple[float, float]:
