@@ -253,8 +253,10 @@ def test_key_create_prints_the_id_of_the_key_that_it_wrote(tmp_path: Path, monke
     for kind in TYPES:
         path = tmp_path / f"{kind}.key"
         done = CliRunner().invoke(key, ["create", str(path), "--type", kind])
-        assert done.output == load_public_key(tmp_path / f"{kind}.key.pub").key_id + "\n"
-        assert public_key_of(load_signer(path, {})).key_id == done.output.strip()
+        assert done.stdout == load_public_key(tmp_path / f"{kind}.key.pub").key_id + "\n"
+        assert public_key_of(load_signer(path, {})).key_id == done.stdout.strip()
+        assert done.stderr.startswith(f"{path} signs: ")
+        assert f"{path}.pub is for whoever verifies" in done.stderr
 
 
 def test_key_create_overwrites_nothing(tmp_path: Path) -> None:

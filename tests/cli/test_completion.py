@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from tests.docs.test_docs import ROOT, table, words_of
+from validator.cli.main import app
 
 PAGE = ROOT / "docs/ci.md"
 LINES = {row[0].split(",")[0]: words_of([row[1]])[0].replace("\\|", "|") for row in table(PAGE, "shell", "line")}
@@ -46,3 +48,23 @@ def test_the_line_of_the_page_completes_commands(request: pytest.FixtureRequest,
     )  # fmt: skip
     assert "promote" in ended.stdout, ended.stderr
     assert "calibrate" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "offered"),
+    [
+        (["check", "--policy"], "c", ["cpu"]),
+        (["check", "--policy"], "policies/a", ["file policies/a"]),
+        (["check", "--golden"], "gol", ["file gol"]),
+        (["check", "--backend"], "onnxruntime-c", ["onnxruntime-cpu"]),
+        (["check", "--format"], "md,ju", ["md,junit"]),
+        (["check", "--format"], "html,md,html,m", []),
+        (["report", "--format"], "parq", ["parquet"]),
+        (["calibrate", "--sandbox"], "str", ["strict"]),
+    ],
+)
+def test_values_are_completed_with_what_is_built_in_else_with_files(
+    words: list[str], incomplete: str, offered: list[str]
+) -> None:
+    found = ShellComplete(app, {}, "validator", "_VALIDATOR_COMPLETE").get_completions(words, incomplete)
+    assert [item.value if item.type == "plain" else f"{item.type} {item.value}" for item in found] == offered

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from tests.builders import failing, passing
 from validator.cli.exits import OWN, exit_codes
@@ -280,3 +281,9 @@ def _open_writer(pipe: Path) -> int:
         except OSError:
             time.sleep(0.05)
     raise TimeoutError
+
+
+@pytest.mark.parametrize("group", ["guard", "key", "golden", "budget", "cache"])
+def test_the_list_of_commands_of_a_group_cuts_no_sentence(group: str) -> None:
+    shown = CliRunner().invoke(app, [group, "--help"]).output
+    assert "..." not in shown.partition("Commands:")[2]

@@ -25,7 +25,7 @@ def budget() -> None:
     """
 
 
-@budget.command()
+@budget.command(short_help="Print the limits in force.")
 @click.argument("policy", metavar="POLICY")
 @tracking_uri_option
 def show(*, policy: str, tracking_uri: str | None) -> ExitCode:
@@ -43,7 +43,7 @@ def show(*, policy: str, tracking_uri: str | None) -> ExitCode:
     return ExitCode.PASS
 
 
-@budget.command()
+@budget.command(short_help="Warn of what is weak in policies.")
 @click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
 @tracking_uri_option
 def lint(*, policies: tuple[str, ...], tracking_uri: str | None) -> ExitCode:
@@ -74,7 +74,7 @@ def lint(*, policies: tuple[str, ...], tracking_uri: str | None) -> ExitCode:
     return code
 
 
-@budget.command()
+@budget.command(short_help="Say what a change to a policy loosens.")
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
 @click.option("--model-changed", is_flag=True, help="The change under review touches a model, too.")
@@ -106,7 +106,7 @@ def diff(*, old: str, new: str, model_changed: bool, tracking_uri: str | None) -
     return ExitCode.FAIL
 
 
-@budget.command()
+@budget.command(short_help="Put a policy into the registry.")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.argument("model", metavar="MODEL")
 @tracking_uri_option
@@ -141,7 +141,7 @@ def push(*, file: Path, model: str, tracking_uri: str | None) -> ExitCode:
     return ExitCode.PASS
 
 
-@budget.command()
+@budget.command(short_help="Write a policy of the registry to a file.")
 @click.argument("model", metavar="MODEL|URI")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--replace", is_flag=True, help="Overwrite FILE.")

@@ -90,7 +90,7 @@ def cache() -> None:
     """Show or clear what checks have kept to reuse: fp64 references and ONNX exports."""
 
 
-@cache.command()
+@cache.command(short_help="List what is kept.")
 @place_options
 @debug_option
 def show(*, cache_folder: Path | None, cache_domain: str, debug: bool) -> ExitCode:
@@ -106,7 +106,7 @@ def show(*, cache_folder: Path | None, cache_domain: str, debug: bool) -> ExitCo
     return ExitCode.PASS
 
 
-@cache.command()
+@cache.command(short_help="Remove what is kept.")
 @place_options
 @debug_option
 def clear(*, cache_folder: Path | None, cache_domain: str, debug: bool) -> ExitCode:

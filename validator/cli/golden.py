@@ -33,7 +33,7 @@ def golden() -> None:
     """Make, look at and verify golden datasets: the inputs that every backend is run on."""
 
 
-@golden.command()
+@golden.command(short_help="Make a dataset from a file, a folder, a model or a function.")
 @click.argument("source")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--name", help="What to call the dataset; by default after the source.")
@@ -145,7 +145,7 @@ def write_strata(tracking_uri: str | None, **asked: Any) -> "tuple[GoldenDataset
     return result.dataset, result.warnings
 
 
-@golden.command()
+@golden.command(short_help="Say what a dataset holds, and what a pass on it can prove.")
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @tracking_uri_option
@@ -163,7 +163,7 @@ def show(path: str, as_json: bool, tracking_uri: str | None) -> None:
     click.echo(_format_json(facts) if as_json else _format_text(facts))
 
 
-@golden.command()
+@golden.command(short_help="Hash the files of a dataset again.")
 @click.argument("path")
 @tracking_uri_option
 def verify(path: str, tracking_uri: str | None) -> None:
@@ -178,7 +178,7 @@ def verify(path: str, tracking_uri: str | None) -> None:
     click.echo(f"{dataset.manifest.name}: {dataset.samples} samples as they were made, {dataset.digest}")
 
 
-@golden.command()
+@golden.command(short_help="Put a dataset into the registry.")
 @click.argument("path")
 @click.argument("model")
 @tracking_uri_option

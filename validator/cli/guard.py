@@ -17,7 +17,7 @@ def guard() -> None:
     """Look at the configuration of a guard: a plugin for the MLflow server that lets no alias move uncleared."""
 
 
-@guard.command("check-config")
+@guard.command("check-config", short_help="Read the configuration as the server will.")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 def check_config(*, file: Path) -> ExitCode:
     """Read the guard's configuration FILE and its keys as the server would, and say what is protected.

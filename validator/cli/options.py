@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import click
+from click.shell_completion import CompletionItem
 
+from validator.cli.completion import complete_backends, complete_formats, complete_paths, complete_policies
 from validator.cli.style import ColorChoice, is_live, use_color
 from validator.errors import UsageError
 from validator.sandbox.level import Request
@@ -25,7 +27,7 @@ tracking_uri_option = click.option(
     "--tracking-uri", metavar="URI", help="MLflow server or database; by default as MLflow finds it."
 )
 sandbox_option = click.option(
-    "--sandbox", type=click.Choice(Request, case_sensitive=False), default=Request.AUTO, show_default=True,
+    "--sandbox", type=click.Choice(Request, case_sensitive=False), default=Request.AUTO, show_default="auto",
     help="How strongly workers are held; auto takes the strongest that is proven here. The policy may ask for more.",
 )  # fmt: skip
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print the last line only.")
@@ -50,6 +52,11 @@ class FormatList(click.ParamType[tuple[str, ...]]):
         if not words:
             self.fail("it names no format", param, ctx)
         return tuple(words)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Offer the formats that go on with the list."""
+        del ctx, param
+        return complete_formats(incomplete)
 
 
 class Asked(TypedDict):
@@ -172,14 +179,21 @@ def run_options(*, deed: str, policy_is: str) -> Decorator:
     )
     decorators = (
         click.argument("uri", metavar="URI"),
-        click.option("--policy", default="default", show_default=True, metavar="FILE|URI|NAME", help=policy_help),
-        click.option("--golden", metavar="FOLDER|URI", help="Inputs to run on; by default what the policy names."),
         click.option(
-            "--onnx", metavar="FILE|URI", help=f"ONNX file to {deed}; by default the model's own, else an export."
+            "--policy", default="default", show_default=True, metavar="FILE|URI|NAME", help=policy_help,
+            shell_complete=complete_policies,
+        ),
+        click.option(
+            "--golden", metavar="FOLDER|URI", help="Inputs to run on; by default what the policy names.",
+            shell_complete=complete_paths,
+        ),
+        click.option(
+            "--onnx", metavar="FILE|URI", help=f"ONNX file to {deed}; by default the model's own, else an export.",
+            shell_complete=complete_paths,
         ),
         click.option(
             "--backend", "backends", multiple=True, metavar="NAME", help=f"{deed.capitalize()} this backend too. "
-            "Repeatable.",
+            "Repeatable.", shell_complete=complete_backends,
         ),
         sandbox_option,
         tracking_uri_option,
