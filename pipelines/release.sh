@@ -37,5 +37,9 @@ EXPECT_URI=$uri "$here/promote.sh" "$alias" --key "$PUBLIC_KEY" \
 PROMOTED_URI="models:/$name@$alias" sh -c "$SMOKE_TEST" && exit 0
 
 echo "release.sh: the trial failed; $alias goes back to its previous holder" >&2
-validator rollback --alias "$alias" --key "$PUBLIC_KEY" -- "models:/$name" || exit
+validator rollback --alias "$alias" --key "$PUBLIC_KEY" -- "models:/$name" || {
+  code=$?
+  echo "release.sh: the rollback failed, too: look at models:/$name@$alias, which may still be what failed its trial" >&2
+  exit "$code"
+}
 exit 1

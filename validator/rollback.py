@@ -159,7 +159,10 @@ def choose_target(request: RollbackRequest, state: ModelState) -> int:
             hint=name_it,
         )
     if record.previous is None:
-        raise UsageError(f"nobody held {alias} of {request.name} before version {holder}", hint=name_it)
+        raise UsageError(
+            f"nobody held {alias} of {request.name} before version {holder}, which still holds it",
+            hint="promote another version, name one with --to VERSION, or delete the alias in MLflow",
+        )
     return record.previous
 
 

@@ -342,6 +342,7 @@ def test_release_says_so_when_it_cannot_take_a_version_back(
     assert ended.returncode == 0, ended.stderr
     ended = release(replay, recorded(HEALTHY), tmp_path, "tried", "false")
     assert "the trial failed; tried goes back to its previous holder" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("release.sh: the rollback failed, too: look at models:/net@tried")
     assert ended.returncode == ExitCode.REFUSED, ended.stderr
     assert holder(world, "tried") == "1"
 

@@ -112,7 +112,9 @@ def test_the_command_promotes_without_a_runtime_and_says_where_the_alias_points(
     assert document["record"]["version"] == number
     assert document["headline"] == f"promoted: champion of {team.name} points to version 1, before: nobody"
     done = command("rollback", f"models:/{team.name}")
-    assert done.stderr.startswith(f"error[usage]: nobody held champion of {team.name} before version 1\n")
+    assert done.stderr.startswith(
+        f"error[usage]: nobody held champion of {team.name} before version 1, which still holds it\n"
+    )
     assert done.stderr.endswith("2 []\n")
 
 
