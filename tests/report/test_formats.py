@@ -43,6 +43,7 @@ from validator.report.github import (
     render_summary,
 )
 from validator.report.gitlab import render_code_quality
+from validator.report.groups import first_step
 from validator.report.junit import render_junit
 from validator.report.model import VerdictDocument, WaiverRecord, WarningRecord
 from validator.report.samples import COLUMNS, samples_table
@@ -154,6 +155,34 @@ def test_a_comment_names_the_page_only_where_one_is_written(tmp_path: Path) -> N
     assert page in comment.read_text(encoding="utf-8")
     write_reports([Format.MD], material, tmp_path)  # the page of the call before lies there
     assert page in comment.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_comment_and_summary_say_in_one_sentence_whether_the_model_may_be_promoted(name: str) -> None:
+    document = DOCUMENTS[name]
+    passes = document.verdict is Verdict.PASS
+    said = "It may be promoted: " if passes else "It may not be promoted: "
+    assert said in render_summary(document)
+    is_short = passes and all(f.status is Status.WITHIN for f in document.findings)
+    assert (said in render_comment(document)) is not is_short
+
+
+def test_a_pass_says_how_to_promote_it_and_a_fail_how_to_mend_it() -> None:
+    text, command = first_step(passing())
+    assert text == "promote it with its clearance, which a check with --sign-key writes"
+    assert command == "validator promote models:/alexnet/3 --alias ALIAS --key KEY.pub"
+    text, command = first_step(failing_on_cpu())
+    assert text is not None
+    assert text.startswith("export the ONNX file again")
+    assert command is not None
+    assert command.endswith(" --onnx model.onnx")
+
+
+def test_a_junit_failure_says_how_much_of_what_limit_in_its_message() -> None:
+    root = ET.fromstring(render_junit(failing_on_cpu()))  # noqa: S314 - our own text
+    messages = [e.get("message", "") for e in root.iter("failure") if e.get("type") == "error-ratio"]
+    assert messages
+    assert all(re.search(r": [\d,.]+ of [\d,.]+$", message) for message in messages)
 
 
 @hostile

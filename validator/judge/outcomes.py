@@ -71,7 +71,10 @@ def _judge_refusal(kind: RefusalKind, message: str, backend: str | None, stage: 
     """Say whose fault it is that a worker declined."""
     match kind:
         case RefusalKind.UNAVAILABLE:
-            hint = "run where it is available, or let the policy require only what this machine has"
+            hint = (
+                "check on a machine that has it, or with a policy that requires only what the model is served from: "
+                "on CPUs alone, --policy cpu"
+            )
             return not_measured(Check.WORKER, backend, message, hint=hint)
         case RefusalKind.FORMAT:
             return Finding(check=Check.WORKER, status=Status.REFUSED, message=message, backend=backend)

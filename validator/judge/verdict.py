@@ -101,7 +101,10 @@ def _is_complete(findings: Sequence[Finding], required: frozenset[str]) -> bool:
 def _judge_control(control: Control | None) -> Finding:
     """Require that the run proved that it could fail."""
     if control is None:
-        return not_measured(Check.POWER, None, "no negative control could be run: there was nothing to perturb")
+        return not_measured(
+            Check.POWER, None, "no negative control could be run: there was nothing to perturb",
+            hint="follows from the other findings: a fault is planted into what could be compared",
+        )  # fmt: skip
     noticed = "was caught, so this run was able to fail" if control.caught else "was not caught: this run cannot fail"
     return Finding(
         check=Check.POWER,

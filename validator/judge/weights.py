@@ -10,6 +10,10 @@ from validator.worker.outcome import Completed
 
 NAMED = 3
 """How many initialisers a finding describes."""
+HINT = (
+    "export the ONNX file again from the registered program, check that file, and register a version with it: "
+    "docs/troubleshooting.md has the lines"
+)
 
 
 def judge_weights(evidence: Evidence) -> Finding:
@@ -40,7 +44,7 @@ def _judge_facts(facts: WeightsFacts) -> Finding:
         metric="initialisers that differ",
         measured=facts.differing,
         limit=0.0,
-        hint=None if is_within else "export the ONNX file again from the model that is registered",
+        hint=None if is_within else HINT,
     )
 
 

@@ -145,8 +145,6 @@ def list_bullets(document: VerdictDocument) -> Iterator[str]:
     if document.reference.kind is Reference.PERTURBATION:
         why = escape(clean(document.reference.reason or "", limit=TAG_LIMIT))
         yield f"- {STATUS_MARKS[Status.WAIVED]} not measured against fp64 but over the perturbation floor: {why}"
-    for reused in describe_reused(document):
-        yield f"- {STATUS_MARKS[Status.WAIVED]} reused: {escape(reused)}"
     for group in group_findings(document):
         yield f"- {STATUS_MARKS[group.status]} {group.status.value}: {_bullet_text(group)}"
     for text in dict.fromkeys(_waived_text(f) for f in document.findings if f.status is Status.WAIVED):
@@ -161,6 +159,8 @@ def list_bullets(document: VerdictDocument) -> Iterator[str]:
         if names := [name for name in within if name not in out]:
             closest_text = escape(describe_measured(closest))
             yield f"- {STATUS_MARKS[Status.WITHIN]} within: {escape(enumerate_names(names))}, closest {closest_text}"
+    for reused in describe_reused(document):
+        yield f"- {STATUS_MARKS[Status.WAIVED]} reused: {escape(reused)}"
 
 
 def _waived_text(finding: FindingRecord) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from validator.judge import Status, Verdict
 from validator.report.annotation import list_bullets
-from validator.report.groups import group_findings, next_steps, repeat_command
-from validator.report.headline import describe_measured, largest_ratio
+from validator.report.groups import first_step, repeat_command
+from validator.report.headline import describe_measured, explain_verdict, largest_ratio
 from validator.report.markdown import code, escape, link
 from validator.report.marks import STATUS_MARKS, VERDICT_MARKS
 from validator.report.model import VerdictDocument
@@ -21,6 +21,7 @@ COMMENT_LIMIT = 60_000
 """Characters; GitHub takes 65,536, and drops the whole comment beyond."""
 ROWS_SHOWN = 20
 BULLETS_SHOWN = 8
+RATIO_MEANS = "Error ratio: error against the reference over the noise floor, the error that rounding makes anyway."
 MESSAGE_LIMIT = 600
 
 
@@ -62,6 +63,7 @@ def _why(document: VerdictDocument) -> Iterator[str]:
     if is_clean and (closest := largest_ratio(document, Status.WITHIN)) is not None:
         yield f"{document.golden.samples:,} samples, closest {escape(describe_measured(closest))}"
         return
+    yield explain_verdict(document)
     yield escape(document.headline, limit=MESSAGE_LIMIT)
     bullets = list(list_bullets(document))
     more = [f"- and {len(bullets) - BULLETS_SHOWN} more"] if len(bullets) > BULLETS_SHOWN else []
@@ -76,7 +78,8 @@ def backends(document: VerdictDocument, *, rows_max: int, outputs_max: int) -> s
     lines = ["| backend | output | error ratio | limit | status |", "|---|---|--:|--:|---|"]
     lines += [_table_row(row) for row in rows[:rows_max]]
     text = "\n".join(lines)
-    return text if len(rows) <= rows_max else f"{text}\n\nand {len(rows) - rows_max} more rows in the report"
+    more = f"\n\nand {len(rows) - rows_max} more rows in the report" if len(rows) > rows_max else ""
+    return f"{text}{more}\n\n{RATIO_MEANS}"
 
 
 def _table_row(row: Row) -> str:
@@ -93,15 +96,11 @@ def _mark(status: Status) -> str:
 
 def next_step(document: VerdictDocument) -> str:
     """Say what to do about the first group that says so, with the command that can be pasted."""
-    for group in group_findings(document):
-        text, options = next_steps(document, group)
-        if text:
-            return f"**Next:** {escape(text, limit=MESSAGE_LIMIT)}{_command(document, options)}"
-    return ""
-
-
-def _command(document: VerdictDocument, options: tuple[str, ...]) -> str:
-    return f"\n\n{fence(repeat_command(document, options))}" if options else ""
+    text, command = first_step(document)
+    if text is None:
+        return ""
+    told = f"**Next:** {escape(text, limit=MESSAGE_LIMIT)}"
+    return told if command is None else f"{told}\n\n{fence(command)}"
 
 
 def fence(text: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from validator.judge import Status, Verdict
 from validator.report.comment import backends, fence, heading, next_step
 from validator.report.groups import Group, describe_group, describe_number, group_findings, repeat_command
+from validator.report.headline import explain_verdict
 from validator.report.markdown import code, escape, link
 from validator.report.marks import STATUS_MARKS
 from validator.report.model import OutputRecord, VerdictDocument
@@ -47,6 +48,7 @@ def render_summary(document: VerdictDocument, *, report_url: str | None = None) 
 def _sections(document: VerdictDocument, report_url: str | None) -> Iterator[str]:
     """Yield the sections, most important first: the cut takes the last."""
     yield heading(document)
+    yield explain_verdict(document)
     yield escape(document.headline, limit=MESSAGE_LIMIT)
     yield next_step(document)
     yield link("Report", report_url) if report_url is not None else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from validator.backends.catalog import BASELINE, REFERENCE, Precision, Runtime
-from validator.judge import Check, Status
+from validator.judge import Check, Status, Verdict
 from validator.report.headline import prominence, used
 from validator.report.model import BackendRecord, FindingRecord, OutputRecord, VerdictDocument
 from validator.report.numbers import format_cosine, format_measured, format_ratio
@@ -172,6 +172,8 @@ def _pooled(backend: BackendRecord, output: str | None) -> float | None:
 
 def next_steps(document: VerdictDocument, group: Group) -> tuple[str | None, tuple[str, ...]]:
     """Say what to do about a group, and which options to run the same check again with; no options, no command."""
+    if group.check is Check.WEIGHTS and group.status is Status.EXCEEDED:
+        return _blame_own_export(document) or group.worst.hint, _OTHER_FILE
     if group.check is not Check.ERROR_RATIO or group.status is not Status.EXCEEDED:
         return group.worst.hint, ()
     runtimes = {b.name: b.runtime for b in document.backends}
@@ -180,12 +182,38 @@ def next_steps(document: VerdictDocument, group: Group) -> tuple[str | None, tup
     if all(runtimes.get(name) == Runtime.ONNXRUNTIME for name in out):
         if all(devices.get(name) != "cpu" for name in out) and "onnxruntime-cpu" not in runtimes:
             return "see whether the CPU provider computes the same from the same file", ("--backend", "onnxruntime-cpu")
-        if document.onnx is not None and document.onnx.origin == OnnxOrigin.EXPORT:
-            return f"this check exported {title} itself: export it another way, and check that file", _OTHER_FILE
+        if own := _blame_own_export(document):
+            return own, _OTHER_FILE
+        if document.weights is not None and document.weights.differences:
+            return "mend the weights of the ONNX file first: they alone may explain it", ()
         return f"export the ONNX file again from {title}, and check that file", _OTHER_FILE
     if any(devices.get(name) != "cpu" for name in out) and "cudnn-off" not in runtimes:
         return "turn one knob, cuDNN, and see whether the difference goes with it", ("--backend", "cudnn-off")
     return "see every number of every backend", ("--verbose",)
+
+
+def _blame_own_export(document: VerdictDocument) -> str | None:
+    """Say what to do about a file that this check exported: its author has none to mend."""
+    if document.onnx is None or document.onnx.origin != OnnxOrigin.EXPORT:
+        return None
+    return f"this check exported {clean(document.subject.title)} itself: export it another way, and check that file"
+
+
+def first_step(document: VerdictDocument) -> tuple[str | None, str | None]:
+    """Say what to do next, and with which command: about the first group that says so, or with a pass."""
+    if document.verdict is Verdict.PASS:
+        if document.subject.name is None:
+            return None, None  # no registered version, so nothing to point an alias to
+        words = ["validator", "promote", document.subject.pinned_uri, "--alias", "ALIAS", "--key", "KEY.pub"]
+        return (
+            "promote it with its clearance, which a check with --sign-key writes",
+            shlex.join(clean(word) for word in words),
+        )
+    for group in group_findings(document):
+        text, options = next_steps(document, group)
+        if text:
+            return text, repeat_command(document, options) if options else None
+    return None, None
 
 
 def repeat_command(document: VerdictDocument, options: tuple[str, ...]) -> str:

@@ -44,6 +44,25 @@ def _facts(document: VerdictDocument) -> str:
             assert_never(document.verdict)
 
 
+def explain_verdict(document: VerdictDocument) -> str:
+    """Say whether the model may be promoted, and why in general; no more than was measured."""
+    match document.verdict:
+        case Verdict.PASS:
+            names = [b.name for b in document.backends if b.name != REFERENCE]
+            return (
+                f"It may be promoted: it computes the same within the limits of the policy on "
+                f"{document.golden.samples:,} samples and {len(names)} backends, and a planted fault was caught."
+            )
+        case Verdict.FAIL:
+            return "It may not be promoted: at least one finding exceeds its limit."
+        case Verdict.INCONCLUSIVE:
+            return "It may not be promoted: something could not be measured, and what is not measured is not within."
+        case Verdict.REFUSED:
+            return "It may not be promoted: something is not what it should be, so nothing measured can be believed."
+        case _:
+            assert_never(document.verdict)
+
+
 def _first_initialiser(document: VerdictDocument) -> str:
     """Name an initialiser that is not the model's, if there is one: it says more than any ratio."""
     if document.weights is None or not document.weights.differences:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import assert_never
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from validator.judge import Status
+from validator.judge import Check, Status
 from validator.report.model import FindingRecord, VerdictDocument
 from validator.report.numbers import format_measured
 from validator.report.text import clean
@@ -55,12 +55,20 @@ def _add_case(suite: Element, finding: FindingRecord, class_name: str) -> None:
             SubElement(case, "skipped", message=f"{owner}{message}")
             return
         case Status.EXCEEDED:
-            element = SubElement(case, "failure", type=finding.check, message=message)
+            element = SubElement(case, "failure", type=finding.check, message=_summary(finding))
         case Status.NOT_MEASURED | Status.REFUSED:
             element = SubElement(case, "error", type=f"{finding.status}: {finding.check}", message=message)
         case _:
             assert_never(finding.status)
     element.text = "\n".join(_details(finding))
+
+
+def _summary(finding: FindingRecord) -> str:
+    """Say what exceeded by how much: most viewers show this line, and the details only when they are opened."""
+    message = clean(finding.message, limit=MESSAGE_LIMIT)
+    if finding.measured is None or finding.limit is None or finding.check is Check.WEIGHTS:
+        return message
+    return f"{message}: {format_measured(finding.measured, finding.limit)}"
 
 
 def _case_name(finding: FindingRecord) -> str:

@@ -5,19 +5,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from validator.backends.catalog import BASELINE
-from validator.judge import Check, Status, Verdict
+from validator.judge import Check, Status
 from validator.report.groups import (
     Group,
     describe_group,
     describe_number,
     describe_reused,
     find_output,
+    first_step,
     group_findings,
     next_steps,
     reading_of,
     repeat_command,
     unseen_by,
 )
+from validator.report.headline import explain_verdict
 from validator.report.html import charts
 from validator.report.html.charts import Chart, candidates, kind_of
 from validator.report.marks import STATUS_MARKS, VERDICT_MARKS
@@ -219,7 +221,7 @@ def make_page(
         previews: what the worst samples look like; None: they are named only.
     """
     groups = group_findings(document)
-    first = next((pair for g in groups if (pair := next_steps(document, g))[0]), (None, ()))
+    text, command = first_step(document)
     blocking = [f for f in document.findings if f.status is not Status.WITHIN]
     within = [f for f in document.findings if f.status is Status.WITHIN]
     names = _output_names(document)
@@ -229,9 +231,9 @@ def make_page(
         verdict=document.verdict.value,
         mark=VERDICT_MARKS[document.verdict],
         headline=document.headline.removeprefix(f"{clean(document.subject.title)}: "),
-        promise=_promise(document),
-        next=first[0],
-        next_command=repeat_command(document, first[1]) if first[1] else None,
+        promise=explain_verdict(document),
+        next=text,
+        next_command=command,
         facts=tuple(_facts(document)),
         groups=tuple(_view_group(document, group) for group in groups[:ROWS_MAX]),
         warnings=(
@@ -262,23 +264,6 @@ def make_page(
 
 
 # --- The top ------------------------------------------------------------------------------------------------------
-
-
-def _promise(document: VerdictDocument) -> str:
-    """Say what the verdict means for this model, and no more than was measured."""
-    match document.verdict:
-        case Verdict.PASS:
-            names = len(candidates(document)) + 1
-            return (
-                f"It computes the same within the limits of the policy on {document.golden.samples:,} samples "
-                f"and {names} backends, and a planted fault was caught."
-            )
-        case Verdict.FAIL:
-            return "At least one finding exceeds its limit. What that is, and what to do next, stands below."
-        case Verdict.INCONCLUSIVE:
-            return "Something could not be measured, and what is not measured is not within: nothing is cleared."
-        case Verdict.REFUSED:
-            return "Something is not what it should be, so nothing that was measured can be believed."
 
 
 def _facts(document: VerdictDocument) -> Iterator[tuple[str, str]]:
