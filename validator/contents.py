@@ -142,7 +142,7 @@ def _identify_zip(path: Path) -> Kind:
 
 def _members(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo]) -> Iterator[tuple[str, Kind | None]]:
     for info in infos:
-        if info.is_dir():
+        if info.filename.endswith("/"):  # `is_dir` of a member without a name is an IndexError
             continue
         if info.flag_bits & 1:
             raise ValueError("encrypted")
