@@ -136,13 +136,13 @@ def _identify_zip(path: Path) -> Kind:
             if len(infos) > MEMBER_LIMIT:
                 return Kind.ARCHIVE
             return _identify_members(list(_members(archive, infos)))
-    except (zipfile.BadZipFile, NotImplementedError, OSError, RuntimeError, ValueError):
+    except Exception:  # noqa: BLE001 - on broken bytes zipfile and what decompresses raise whatever comes up
         return Kind.ARCHIVE
 
 
 def _members(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo]) -> Iterator[tuple[str, Kind | None]]:
     for info in infos:
-        if info.filename.endswith("/"):  # `is_dir` of a member without a name is an IndexError
+        if info.filename.endswith("/"):  # not `is_dir`, which fails where there is no name
             continue
         if info.flag_bits & 1:
             raise ValueError("encrypted")

@@ -102,9 +102,14 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-ADMITTED = ("fault-flag-undefined.onnx", "fault-member-without-a-name.zip")
-"""Not refused: a training flag that cannot be read counts as set, and the judge says no. Of any file can be said
-what it is."""
+ADMITTED = (
+    "fault-flag-undefined.onnx",
+    "fault-member-without-a-name.zip",
+    "fault-cut-short.zip",
+    "fault-damaged-compression.zip",
+)
+"""Not refused: a training flag that cannot be read counts as set, and the judge says no; of any file can be said what it
+is, and broken archives are archives."""
 
 FAULTS = [(t, name) for t in TARGETS.values() for name in t.seeds() if name.startswith("fault-")]
 
