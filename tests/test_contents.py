@@ -112,3 +112,20 @@ def test_a_member_that_is_encrypted_cannot_be_named(tmp_path: Path) -> None:
     content[directory + 8] |= 1
     (tmp_path / "a.zip").write_bytes(content)
     assert identify(tmp_path / "a.zip") is Kind.ARCHIVE
+
+
+@pytest.mark.parametrize(
+    ("beside", "kind"), [(pickle.dumps(1), Kind.PICKLE), (ELF, Kind.NATIVE), (b"text", Kind.ARCHIVE)]
+)
+@pytest.mark.parametrize("harm", ["encrypted", "damaged"])
+def test_a_member_that_cannot_be_read_hides_nothing_of_the_others(
+    tmp_path: Path, harm: str, beside: bytes, kind: Kind
+) -> None:
+    content = bytearray(zipped(a=bytes(range(256)), b=beside))
+    if harm == "encrypted":
+        content[content.index(b"PK\x01\x02") + 8] |= 1
+    else:
+        start = content.index(b"PK\x03\x04") + 31
+        content[start : start + 20] = b"\xff" * 20
+    (tmp_path / "a.zip").write_bytes(content)
+    assert identify(tmp_path / "a.zip") is kind

@@ -136,18 +136,24 @@ def _identify_zip(path: Path) -> Kind:
             if len(infos) > MEMBER_LIMIT:
                 return Kind.ARCHIVE
             return _identify_members(list(_members(archive, infos)))
-    except Exception:  # noqa: BLE001 - on broken bytes zipfile and what decompresses raise whatever comes up
+    except Exception:  # noqa: BLE001 - on broken bytes zipfile raises whatever comes up
         return Kind.ARCHIVE
 
 
 def _members(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo]) -> Iterator[tuple[str, Kind | None]]:
     for info in infos:
-        if info.filename.endswith("/"):  # not `is_dir`, which fails where there is no name
-            continue
-        if info.flag_bits & 1:
-            raise ValueError("encrypted")
+        if not info.filename.endswith("/"):  # not `is_dir`, which fails where there is no name
+            yield info.filename, _identify_member(archive, info)
+
+
+def _identify_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Kind | None:
+    """Say what a member is: an archive where it cannot be read, so that it hides nothing of what lies beside it."""
+    try:
         with archive.open(info) as stream:
-            yield info.filename, _identify_bytes(stream.read(HEAD_BYTES), PurePosixPath(info.filename).suffix.lower())
+            head = stream.read(HEAD_BYTES)
+    except Exception:  # noqa: BLE001 - encrypted or broken: zipfile and zlib raise whatever comes up
+        return Kind.ARCHIVE
+    return _identify_bytes(head, PurePosixPath(info.filename).suffix.lower())
 
 
 def _identify_members(members: list[tuple[str, Kind | None]]) -> Kind:

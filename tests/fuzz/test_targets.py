@@ -108,8 +108,8 @@ ADMITTED = (
     "fault-cut-short.zip",
     "fault-damaged-compression.zip",
 )
-"""Not refused: a training flag that cannot be read counts as set, and the judge says no; of any file can be said what it
-is, and broken archives are archives."""
+"""Not refused: a training flag that cannot be read counts as set, and the judge says no; of any file can be said what
+it is, and broken archives are archives."""
 
 FAULTS = [(t, name) for t in TARGETS.values() for name in t.seeds() if name.startswith("fault-")]
 
