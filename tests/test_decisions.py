@@ -227,6 +227,20 @@ def test_a_label_beyond_the_last_class_is_no_label_of_this_model() -> None:
     )
 
 
+def test_a_label_is_held_against_the_fewest_classes_of_any_sample_and_backend() -> None:
+    gathered = evidence(labels=(0,) * (SAMPLES - 1) + (4,))
+    main, output = gathered.backends[2].main, main_output(gathered)
+    assert main is not None
+    rows = output.rows.copy()
+    rows["elements"][3] = 4
+    fewer = replace(main, outputs={"output": replace(output, rows=rows)})
+    backends = (*gathered.backends[:2], replace(gathered.backends[2], main=fewer))
+    for known, count in ((gathered, 0), (replace(gathered, backends=backends), 1)):
+        assert (
+            len([f for f in judge(CPU, known).findings if "the label of golden sample 15 is 4" in f.message]) == count
+        )
+
+
 def test_a_made_up_sample_needs_no_label() -> None:
     strata = tuple(Stratum.SCALES if i == 15 else Stratum.REPRESENTATIVE for i in range(SAMPLES))
     assert judge(CPU, evidence(labels=(*LABELS[:-1], -1), strata=strata)).verdict is Verdict.PASS

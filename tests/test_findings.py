@@ -345,6 +345,8 @@ def decision_situations() -> Iterator[Situation]:
     yield "labels beyond the classes", CPU, replace(healthy(), labels=(*labels[:-2], 10, -1))
     two = of_rows({"output": Y, "features": Y})
     yield "labels of one of two outputs", drop, replace(two, labels=labels)
+    beyond = replace(two, labels=tuple((label + 1) % 10 for label in labels), labelled="output")
+    yield "wrong labels of the second output", CPU, beyond
     yield "labels of no vector of scores", drop, replace(two, labels=labels, labelled="boxes")
     maps = {"output": Y.reshape(SAMPLES, 2, 5)}
     limits = policy(decisions=DecisionLimits(flip_rate=0.3, accuracy_drop=0.1))
@@ -412,6 +414,12 @@ def weight_situations() -> Iterator[Situation]:
         ("of every kind", weighed(rearranged=1_000, converted=4, unexplained=1, unexplained_names=("v",))),
         ("one missing", weighed(missing=1, missing_names=("n",))),
         ("one differs", weighed(differing=1, differences=(one,))),
+        ("three differ", weighed(differing=3, differences=(one, plain, bare))),
+        ("four differ", weighed(differing=4, differences=(one, plain, bare, one))),
+        (
+            "one differs, one is unexplained",
+            weighed(differing=1, differences=(one,), unexplained=1, unexplained_names=("v",)),
+        ),
         ("many differ", weighed(differing=1_005, differences=(one, plain, bare, one))),
         ("unsaid", completed(CATALOG[REFERENCE])),
         ("and a comparison that died", dict(deaths())["crashed, status -11"]),

@@ -214,6 +214,19 @@ def test_the_strongest_status_decides_whatever_the_order(statuses: list[Status])
         assert verdict is Verdict.INCONCLUSIVE
 
 
+def test_a_candidate_needs_an_error_ratio_or_an_exact_comparison() -> None:
+    full, required = judge(CPU, evidence()).findings, frozenset(CPU.required)
+    rest = [f for f in full if f.check is not Check.ERROR_RATIO]
+    exact = Finding(check=Check.EXACT, status=Status.WITHIN, message="", backend=ORT.name)
+    assert decide(rest, required) is Verdict.INCONCLUSIVE
+    assert decide([*rest, exact], required) is Verdict.PASS
+
+
+def test_a_row_is_found_by_its_name() -> None:
+    assert [(evidence().find(name) or evidence().backends[0]).row.name for name in CPU.required] == list(CPU.required)
+    assert evidence().find("eager-cuda") is None
+
+
 def test_no_findings_and_no_backends_are_inconclusive() -> None:
     assert decide([], frozenset()) is Verdict.INCONCLUSIVE
     assert decide([], frozenset({"onnxruntime-cpu"})) is Verdict.INCONCLUSIVE
@@ -715,6 +728,13 @@ def test_what_moves_the_reference_by_exactly_the_limit_is_within(monkeypatch: py
         monkeypatch.setattr("validator.judge.batches.BATCH_DEPENDENCE_LIMIT", limit)
         exceeded = [f for f in findings_of(judge(ALONE, tried), Check.BATCH, REFERENCE) if f.status is Status.EXCEEDED]
         assert len(exceeded) == count
+
+
+def test_an_output_is_of_the_class_in_which_the_reference_returns_it() -> None:
+    y = frames({"output": scores()}, dtypes={"output": "float16"})
+    tried = evidence(backends=(backend_evidence(ORT.name, y, y),))
+    assert precision_of(tried, ORT, "output") is Precision.FP16
+    assert precision_of(tried, ORT, "another") is Precision.IEEE
 
 
 @pytest.mark.parametrize(("share", "precision"), [(1.0, Precision.FP16), (0.99, Precision.IEEE)])
