@@ -15,7 +15,7 @@ from validator.compare import Frame, compare, measure_variety
 from validator.golden.format import Stratum
 from validator.judge import Check, Decision, Evidence, Finding, FreshRun, Status, Verdict, decide, judge, precision_of
 from validator.judge.batches import is_ruled_by_rounding
-from validator.judge.outcomes import judge_identity
+from validator.judge.outcomes import OTHER_DATASET_HINT, judge_identity, judge_outcome
 from validator.policy import BUILT_IN, Calibration, Checks, Policy
 from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.protocol import Refusal
@@ -139,6 +139,13 @@ def test_a_measure_that_cannot_run_is_inconclusive_whosever_fault_it_is(name: st
     record = Refusal(job_id=name, nonce=job.nonce, kind=RefusalKind.MODEL, stage="fp64", message="no fp64 kernel")
     broken = with_backend(name, outcome=Declined(job=job, refusal=record), main=None, repeat=None, batches=())
     assert judge(CPU, broken).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_module_that_takes_other_inputs_sends_to_the_dataset() -> None:
+    job = run_job(CATALOG[REFERENCE])
+    record = Refusal(job_id=REFERENCE, nonce=job.nonce, kind=RefusalKind.MODEL, stage="bind", message="2 inputs, not 1")
+    finding = judge_outcome(Declined(job=job, refusal=record), backend=None, what="the probe")
+    assert finding.hint == OTHER_DATASET_HINT
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,18 @@ def test_a_program_gives_its_facts(save_program, fake_golden, tmp_path):
     assert weights.differing == weights.unexplained == weights.missing == 0
 
 
+def test_a_dataset_of_another_number_of_inputs_is_left_to_the_gate(save_program, fake_golden, tmp_path):
+    """What is declared is told without it; a pickled module declares nothing, so there nothing is left to tell."""
+    image, features = torch.randn(2, 3, 8, 8), torch.randn(2, 5)
+    path = save_program(networks.TwoInThreeOut(), image, features)
+    facts = probe(path, "torch.export", fake_golden(image=image))
+    assert [i.name for i in facts.inputs] == ["image", "features"]
+    assert facts.static_batch is None
+    with pytest.raises(BackendRefusal, match=r"the program has 2 inputs .* the dataset 1") as caught:
+        probe(pickled(networks.TwoInThreeOut(), tmp_path), "pickle", fake_golden(image=image))
+    assert caught.value.kind is RefusalKind.MODEL
+
+
 def test_a_batch_of_one_at_export_is_static(save_program, fake_golden):
     """torch.export bakes it in without a word, whatever the signature says."""
     path = save_program(networks.resnet18(), IMAGE[:1], static=True)

@@ -48,7 +48,7 @@ def probe(path: Path, model_format: str, golden: Golden) -> ModelFacts:
     """
     program = load_program(path, model_format, _CPU)
     sample = golden.read_torch(0, 1)
-    feeds, _ = program.bind([spec.name for spec in golden.inputs])
+    feeds = _feeds(program, golden)
     inputs = _inputs(program, [sample[name] for name in feeds])
     claimed = _claimed_batch(program)
     buffers = _buffer_copies(program.module)
@@ -96,6 +96,20 @@ def export(
 
 
 # --- Inputs and batch --------------------------------------------------------------------------------------------
+
+
+def _feeds(program: TorchProgram, golden: Golden) -> tuple[str, ...]:
+    """Return what feeds each input; nothing where the program declares another number of inputs than the dataset has.
+
+    Raises:
+        BackendRefusal: another number, and the program declares none that the gate could hold against the dataset's.
+    """
+    try:
+        return program.bind([spec.name for spec in golden.inputs])[0]
+    except BackendRefusal:
+        if declared_inputs(program) is None:
+            raise
+        return ()
 
 
 def _inputs(program: TorchProgram, sample: list[torch.Tensor]) -> tuple[TensorFacts, ...]:

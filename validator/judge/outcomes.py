@@ -8,6 +8,7 @@ from validator.backends.interface import RefusalKind
 from validator.judge.findings import Check, Finding, Status, not_measured
 from validator.worker.outcome import Completed, Crashed, Declined, Outcome, TimedOut, Violated
 
+OTHER_DATASET_HINT = "give the golden dataset of this model: validator golden show says what a dataset holds"
 OUT_OF_MEMORY_HINT = "use a smaller batch_size in the policy, or raise its sandbox.memory_bytes"
 
 
@@ -82,7 +83,8 @@ def _judge_refusal(kind: RefusalKind, message: str, backend: str | None, stage: 
             measuring = backend in (None, REFERENCE, BASELINE)
             status = Status.NOT_MEASURED if measuring else Status.EXCEEDED
             where = f"{message} (while it should {stage})"
-            return Finding(check=Check.WORKER, status=status, message=where, backend=backend)
+            what_then = OTHER_DATASET_HINT if measuring and stage == "bind" else None
+            return Finding(check=Check.WORKER, status=status, message=where, backend=backend, hint=what_then)
         case _:
             assert_never(kind)
 
