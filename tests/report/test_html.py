@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from tests.builders import GPU, decide_on, failing, failing_on_cpu, golden_dataset, passing, situations
+from tests.builders import (
+    GPU,
+    Situation,
+    decide_on,
+    document_of,
+    failing,
+    failing_on_cpu,
+    golden_dataset,
+    passing,
+    reference_outputs,
+    situations,
+    stale_weights,
+)
 from tests.report.hostile import NASTY_TEXT, poison
 from tests.report.pages import previews_of
 from validator.golden.dataset import open_golden
@@ -115,6 +127,15 @@ def test_charts_are_not_drawn_from_the_table_of_another_check(table: bytes) -> N
     assert said not in render_html(passing(), table=table, previews=None)
     assert said in render_html(failing(), table=table, previews=None)
     assert said in render_html(passing(), table=b"".join(table.splitlines(keepends=True)[:-1]), previews=None)
+
+
+def test_samples_beyond_their_limit_are_drawn_as_exceeded_and_no_others(table: bytes) -> None:
+    beyond = 'class="dots exceeded"'
+    assert beyond not in render_html(passing(), table=table, previews=None)
+    situation = Situation(outputs={"onnxruntime-cpu": stale_weights(reference_outputs())})
+    policy, evidence, _ = decide_on(situation)
+    own = samples_table(policy, evidence, golden_dataset()).encode()
+    assert beyond in render_html(document_of(situation), table=own, previews=None)
 
 
 # --- Points -------------------------------------------------------------------------------------------------------

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
 
 from validator.backends.catalog import BASELINE, REFERENCE
 from validator.judge import Check, Status
+from validator.metrics import Floats
 from validator.report.html.svg import (
     LogAxis,
     decades_around,
@@ -31,9 +33,12 @@ from validator.report.samples import SampleColumns
 from validator.report.table import output_status
 from validator.report.text import clean
 
+Flags = npt.NDArray[np.bool_]
+
 WIDE, NARROW = 960, 350
 """Pixels of the page's column and of a phone's."""
 POOLED = "error ratio"
+WORST_SAMPLE = "error ratio, worst sample"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +263,8 @@ class SampleRatios:
     backend: str
     output: OutputRecord
     columns: SampleColumns
+    is_exceeded: bool
+    """Whether a finding says that the worst sample is beyond that limit: then those beyond it are drawn so."""
 
     def __call__(self, width: int) -> Markup:
         """Draw it. Of many samples those with the smallest and the largest ratio of every two pixels are kept."""
@@ -277,7 +284,7 @@ class SampleRatios:
         parts = [
             *_grid_y(up, left, width - 8, most=4),
             _line(left, up.place(limit), width - 8, up.place(limit), "limit"),
-            points(xs, up.place_all(values[kept]), "dots"),
+            *self._dots(xs, up.place_all(values[kept]), beyond=self.is_exceeded & ~(values[kept] <= limit)),
             *self._worst(up, left, width - 8 - left),
             words(left, height - 8, f"sample {self.columns.ids[0]}", kind="tick"),
             words(width - 8, height - 8, self.columns.ids[-1], anchor="end", kind="tick"),
@@ -285,6 +292,12 @@ class SampleRatios:
         return picture(
             width, height, f"error ratio of the samples, {clean(self.backend)}, {clean(self.output.name)}", *parts
         )
+
+    @staticmethod
+    def _dots(xs: Floats, ys: Floats, *, beyond: Flags) -> Iterator[Markup]:
+        """Draw samples by what they are; NaN, which is no ratio, lies beyond any limit."""
+        yield points(xs[~beyond], ys[~beyond], "dots")
+        yield points(xs[beyond], ys[beyond], "dots exceeded")
 
     def _worst(self, up: LogAxis, left: float, span: float) -> Iterator[Markup]:
         known = {sample: at for at, sample in enumerate(self.columns.ids)}
@@ -376,9 +389,16 @@ def draw_distributions(document: VerdictDocument, output: str) -> tuple[Chart, l
     return (_both(drawing), key) if key else None
 
 
-def draw_samples(backend: str, output: OutputRecord, columns: SampleColumns) -> Chart | None:
+def draw_samples(document: VerdictDocument, backend: str, output: OutputRecord, columns: SampleColumns) -> Chart | None:
     """Draw the error ratio along the samples; None where no ratio is known."""
-    return _both(SampleRatios(backend, output, columns)) if np.isfinite(columns.error_ratio).any() else None
+    if not np.isfinite(columns.error_ratio).any():
+        return None
+    is_exceeded = any(
+        f.status is Status.EXCEEDED
+        for f in document.findings
+        if (f.check, f.backend, f.output, f.metric) == (Check.ERROR_RATIO, backend, output.name, WORST_SAMPLE)
+    )
+    return _both(SampleRatios(backend, output, columns, is_exceeded))
 
 
 def draw_margins(backend: str, output: str, columns: SampleColumns) -> tuple[Chart, str] | None:

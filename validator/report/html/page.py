@@ -406,7 +406,7 @@ def _view_output(
         samples=tuple(
             ChartView(backend=b.name, chart=chart)
             for b, o, columns in drawn[:CHARTS_MAX]
-            if (chart := charts.draw_samples(b.name, o, columns)) is not None
+            if (chart := charts.draw_samples(document, b.name, o, columns)) is not None
         ),
         margins=tuple(
             ChartView(backend=b.name, chart=made[0], sentence=made[1])
