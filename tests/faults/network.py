@@ -28,7 +28,6 @@ class Fault(StrEnum):
 
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
-KILLS = (Fault.KILLED_BEFORE, Fault.KILLED_AFTER)
 ANSWERS = {Fault.TOO_MANY: 429, Fault.BROKEN: 500, Fault.BUSY: 503}
 
 
