@@ -202,7 +202,14 @@ def _leave(code: ExitCode) -> NoReturn:
     """Exit without Python's own complaint, and exit 120, about a standard output that cannot be flushed."""
     for stream in (sys.stdout, sys.stderr):
         _flush_or_drop(stream)
+    if code is ExitCode.INCONCLUSIVE and any(_would_be_waited_for(thread) for thread in threading.enumerate()):
+        # MLflow moves files in threads. One that a server holds never ends, and Python would wait for it.
+        os._exit(int(code))
     sys.exit(int(code))
+
+
+def _would_be_waited_for(thread: threading.Thread) -> bool:
+    return not thread.daemon and thread is not threading.main_thread()
 
 
 def _flush_or_drop(stream: TextIO | None) -> None:

@@ -164,9 +164,9 @@ def onnx_external(location: str) -> bytes:
     return onnx_of(helper.make_node("MatMul", ["x", "w"], ["output_0"]), tensors=[weight(location=location)])
 
 
-def onnx_custom_operator() -> bytes:
+def onnx_custom_operator(name: str = "Owned", domain: str = "com.hostile") -> bytes:
     """An ONNX file that needs somebody's library."""
-    return onnx_of(helper.make_node("Owned", ["x"], ["output_0"], domain="com.hostile"), domain="com.hostile")
+    return onnx_of(helper.make_node(name, ["x"], ["output_0"], name=name, domain=domain), domain=domain)
 
 
 def relative_to_stage(path: str) -> str:

@@ -76,6 +76,8 @@ RUNNING = (
     _runs(models.CountsItsCalls, "counts its calls"),
     _runs(models.LooksAtTheClock, "looks at the clock"),
     _runs(models.KnowsTheSecondTime, "right only where it has seen the sample before"),
+    _runs(models.KnowsTheRow, "right only in the baseline"),
+    _runs(models.NamesItsOutputs, "wrong in an output that is named with ANSI, HTML and `::error`"),
     _runs(models.ForgesTheNonce, "forges a closing record with a nonce of its own"),
     _runs(models.ForgesTheEnd, "forges a closing record with the job's nonce, without outputs"),
     _runs(models.ForgesCounts, "forges a closing record that counts frames it did not send"),
@@ -127,6 +129,11 @@ LYING = (
     _onnx(
         "an ONNX file whose weights are said to lie in the user's home",
         lambda places: artifacts.onnx_external(artifacts.relative_to_stage(str(places["secret"]))),
+    ),
+    _onnx("an ONNX file with a custom operator", lambda _: artifacts.onnx_custom_operator()),
+    _onnx(
+        "an ONNX file whose operator and domain are named with ANSI, HTML and `::error`",
+        lambda _: artifacts.onnx_custom_operator(models.HOSTILE_TEXT, models.HOSTILE_TEXT),
     ),
     _beside("`sitecustomize.py` beside the program", "sitecustomize.py", _SITE),
     _beside("a `.pth` hook beside the program", "data/hook.pth", b"import os; os._exit(0)\n"),

@@ -44,6 +44,8 @@ ENVIRONMENT = {
 USER_MAY_SET = frozenset({"MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_LOGGING_LEVEL"})
 DEADLINE_S = 45.0
 """Of a call that moves no files. MLflow's own timeout is between two bytes: a server that drips them never meets it."""
+TRANSFER_DEADLINE_S = 3_600.0
+"""Of one that moves files, likewise."""
 PROBE_TIMEOUT_S = 5.0
 PROBE_PAUSE_S = 1.0
 
@@ -114,7 +116,7 @@ class Connection:
 
         Args:
             what: is done.
-            limit_s: how long it may take over HTTP; None: `DEADLINE_S`. Infinity where files are moved.
+            limit_s: how long it may take over HTTP; None: `DEADLINE_S`; infinity: for ever.
         """
         from mlflow.exceptions import MlflowException
 

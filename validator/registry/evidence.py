@@ -1,12 +1,11 @@
 """Uploading a run's artifacts, and looking whether they arrived."""
 
-import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from validator.manifest import walk_files
-from validator.registry.connection import Connection
+from validator.registry.connection import TRANSFER_DEADLINE_S, Connection
 from validator.scratch import scratch_folder
 
 
@@ -19,7 +18,7 @@ def upload_artifacts(connection: Connection, run_id: str, artifacts: Mapping[str
     """
     client = connection.client
     for path, local in artifacts.items():
-        with connection.writing(f"uploading {path}", limit_s=math.inf):
+        with connection.writing(f"uploading {path}", limit_s=TRANSFER_DEADLINE_S):
             if local.is_dir():
                 walk_files(local)
                 client.log_artifacts(run_id, str(local), path)

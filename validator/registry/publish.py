@@ -1,6 +1,5 @@
 """A folder becomes a version of a registered model: the home of golden datasets."""
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from validator.errors import CouldNotRun, GuardRefused, ValidatorError
 from validator.manifest import measure_folder
-from validator.registry.connection import Connection, database_path
+from validator.registry.connection import TRANSFER_DEADLINE_S, Connection, database_path
 from validator.registry.interface import DIGEST_TAG, PublishedVersion
 from validator.registry.resolve import list_versions
 
@@ -76,7 +75,7 @@ def upload_folder(
             experiment_id, name=logged_name, model_type=model_type, tags=dict(tags or {}), source_run_id=run_id
         )
     try:
-        with connection.writing(f"uploading {folder} as {name}", limit_s=math.inf):
+        with connection.writing(f"uploading {folder} as {name}", limit_s=TRANSFER_DEADLINE_S):
             client.log_model_artifacts(model.model_id, str(folder))
     except ValidatorError:
         with suppress(ValidatorError), connection.writing(f"saying that the upload of {name} failed"):

@@ -4,13 +4,12 @@ Every step looks first whether it was done: a request that MLflow sent twice, or
 most an upload that no version names. Nothing found here is believed: the caller downloads the version and hashes it.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validator.errors import CouldNotRun
-from validator.registry.connection import Connection
+from validator.registry.connection import TRANSFER_DEADLINE_S, Connection
 from validator.registry.evidence import missing_artifacts, upload_artifacts
 from validator.registry.interface import (
     CLEARANCE_TAG,
@@ -100,7 +99,7 @@ def _ensure_upload(connection: Connection, republication: Republication, experim
     )
     if ready:
         return str(ready[0].model_id)
-    with connection.writing(f"uploading the bytes of {republication.origin}", limit_s=math.inf):
+    with connection.writing(f"uploading the bytes of {republication.origin}", limit_s=TRANSFER_DEADLINE_S):
         model = upload_folder(
             connection,
             republication.name,

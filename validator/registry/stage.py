@@ -5,7 +5,6 @@ Downloads go through the artifact repository of the URI that MLflow fixed when t
 store, and its bytes depend on the form of the URI.
 """
 
-import math
 import posixpath
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 from validator.disk import remove_tree
 from validator.errors import CouldNotRun, IntegrityError, UriError, ValidatorError
 from validator.manifest import measure_folder
-from validator.registry.connection import Connection
+from validator.registry.connection import TRANSFER_DEADLINE_S, Connection
 from validator.registry.resolve import logged_by_run, require_run, resolve_uri
 from validator.subject import StagedModel, Subject, parse_model_uri
 
@@ -103,7 +102,7 @@ def download(connection: Connection, root: str, inside: str, folder: Path, *, wh
             root, tracking_uri=connection.tracking_uri, registry_uri=connection.registry_uri
         )
     try:
-        with connection.doing(what, limit_s=math.inf):
+        with connection.doing(what, limit_s=TRANSFER_DEADLINE_S):
             found: str = repository.download_artifacts(inside, str(folder.absolute()))  # type: ignore[no-untyped-call]
             return Path(found)
     except ValidatorError as error:
