@@ -77,7 +77,7 @@ RUNNING = (
     _runs(models.LooksAtTheClock, "looks at the clock"),
     _runs(models.KnowsTheSecondTime, "right only where it has seen the sample before"),
     _runs(models.KnowsTheRow, "right only in the baseline"),
-    _runs(models.NamesItsOutputs, "wrong in an output that is named with ANSI, HTML and `::error`"),
+    _runs(models.NamesItsOutputs, "wrong outputs, named with ANSI, HTML and `::error`"),
     _runs(models.ForgesTheNonce, "forges a closing record with a nonce of its own"),
     _runs(models.ForgesTheEnd, "forges a closing record with the job's nonce, without outputs"),
     _runs(models.ForgesCounts, "forges a closing record that counts frames it did not send"),

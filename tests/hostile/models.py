@@ -103,13 +103,6 @@ class KnowsTheRow(Honest):
         return y if torch.backends.mkldnn.enabled else y * 1.01
 
 
-class NamesItsOutputs(Honest):
-    """Wrong in one row, so that the report speaks of its output, which has a hostile name."""
-
-    def attack(self, y, x):
-        return {HOSTILE_TEXT: y if torch.backends.mkldnn.enabled else y * 1.01}
-
-
 class KnowsTheSecondTime(Honest):
     """Right whenever it has seen a sample before."""
 
