@@ -12,7 +12,10 @@ import fcntl
 import os
 import re
 import secrets
+import select
 import shutil
+import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -22,9 +25,74 @@ from validator.faults import crash_point
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The disk, a quota or a limit on the size of files is exhausted."""
 
+PIPE_WAIT_S = 30.0
+"""How long one waits for whoever writes to a pipe."""
+
 _DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.draft")
+_READ_BYTES = 1 << 16
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+
+def read_given(path: Path, *, limit_bytes: int) -> bytes:
+    """Read a document that somebody gave: a file, or a pipe such as a shell's `<(...)`.
+
+    Raises:
+        OSError: it cannot be read, is neither, has more bytes than the limit, or is a pipe through which nothing comes
+            or that does not end in time.
+    """
+    # Opening a pipe would wait for a writer, who may never come.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISFIFO(mode):
+            content = _read_pipe(handle, limit_bytes, time.monotonic() + PIPE_WAIT_S)
+        elif stat.S_ISREG(mode):
+            content = _read_up_to(handle, limit_bytes + 1)
+        else:
+            raise OSError(errno.EINVAL, "Neither a file nor a pipe", str(path))
+    finally:
+        os.close(handle)
+    if len(content) > limit_bytes:
+        raise OSError(errno.EFBIG, f"More than {limit_bytes:,} bytes", str(path))
+    return content
+
+
+def _read_up_to(handle: int, limit_bytes: int) -> bytes:
+    content = b""
+    while (left := limit_bytes - len(content)) and (data := os.read(handle, min(left, _READ_BYTES))):
+        content += data
+    return content
+
+
+def _read_pipe(handle: int, limit_bytes: int, end: float) -> bytes:
+    """Read until its writers have closed it, or there is more than the limit.
+
+    Raises:
+        TimeoutError: nobody writes, or does not end.
+        OSError: nothing was written, which a command that failed does, too.
+    """
+    content = b""
+    had_writer = False
+    pipe = select.poll()
+    pipe.register(handle, select.POLLIN)
+    while len(content) <= limit_bytes:
+        try:
+            data = os.read(handle, _READ_BYTES)
+        except BlockingIOError:
+            data = None  # there is a writer, who has not written yet
+        if data:
+            content += data
+            continue
+        # Before the first writer comes it reads like an end.
+        if data is not None and (content or had_writer):
+            break
+        had_writer = bool(pipe.poll(max(0.0, end - time.monotonic()) * 1_000))
+        if not had_writer:
+            raise TimeoutError(errno.ETIMEDOUT, "The pipe is not written to, or not closed")
+    if not content:
+        raise OSError(errno.ENODATA, "Nothing came through the pipe")
+    return content
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from validator.contents import Kind, identify
+from validator.disk import read_given
+from validator.documents import TOML_LIMIT_BYTES
 from validator.errors import DigestChanged, FormatRefused, GoldenError, PolicyError, SandboxTooWeak
 from validator.golden.dataset import GoldenDataset, open_golden
 from validator.manifest import measure_folder
@@ -108,16 +110,23 @@ def load_policy(name: str) -> Policy:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    path = Path(name)
+    return parse_policy(read_policy(name), origin=name)
+
+
+def read_policy(name: str) -> str:
+    """Return the text of a policy file, or of a pipe.
+
+    Raises:
+        PolicyError: it cannot be read; says why.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return read_given(Path(name), limit_bytes=TOML_LIMIT_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise PolicyError(
             f"policy {name} cannot be read: {reason}",
             hint=f"name a TOML file or a built-in policy: {', '.join(BUILT_IN)}",
         ) from error
-    return parse_policy(text, origin=name)
 
 
 def admit_program(staged: StagedModel, policy: Policy, *, held: Level) -> Program:

@@ -34,6 +34,7 @@ from validator.attest.keys import (
     load_signer,
     public_key_of,
 )
+from validator.cache.secret import load_secret
 from validator.check import CheckRequest
 from validator.errors import GoldenError, KeyFileError
 from validator.faults import CRASH_AT
@@ -267,12 +268,37 @@ class Key:
         }
 
 
+class CacheKey:
+    """The key that entries of a cache are sealed with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keys" / "cache.key"
+
+    def prepare(self) -> None:
+        self.path.parent.mkdir()
+
+    def act(self) -> None:
+        load_secret(self.path)
+
+    def faults(self) -> list[str]:
+        if self.path.exists():
+            load_secret(self.path)
+        return []
+
+    def snapshot(self) -> Facts:
+        return {
+            "bytes": len(load_secret(self.path)),
+            "files": sorted(path.name for path in self.path.parent.iterdir()),
+        }
+
+
 SCENARIOS: dict[str, Callable[[Path], Scenario]] = {
     "check": Check,
     "golden create": Create,
     "golden create, no exchange": CreateWithoutExchange,
     "golden push": Push,
     "key create": Key,
+    "cache key": CacheKey,
 }
 
 

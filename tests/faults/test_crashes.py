@@ -22,7 +22,9 @@ def counted(name: str) -> int:
     return int(row[1])
 
 
-@pytest.mark.parametrize("name", ["check", "golden create", "golden create, no exchange", "golden push", "key create"])
+@pytest.mark.parametrize(
+    "name", ["check", "golden create", "golden create, no exchange", "golden push", "key create", "cache key"]
+)
 def test_killed_at_any_point_it_leaves_nothing_half_written_and_converges(
     name: str, blank_database: Path, tmp_path: Path
 ) -> None:

@@ -131,3 +131,15 @@ def test_nothing_is_left_in_the_users_home(machine: Machine, scratch: Path) -> N
     left = {entry.name for entry in os.scandir(Path.home()) if "canary" in entry.name or "written" in entry.name}
     assert left <= before
     assert all(stat.S_ISDIR(path.lstat().st_mode) for path in scratch.iterdir())
+
+
+def test_a_canary_that_a_killed_process_left_in_the_home_is_swept(
+    machine: Machine, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = scratch / "user"
+    left = home / ".validator-canary-killed"
+    left.mkdir(parents=True)
+    (left / "canary").write_text("secret")
+    monkeypatch.setenv("HOME", str(home))
+    find_escape(confinement_of(Level.NONE), machine, scratch, environment)
+    assert not list(home.glob(".validator-canary-*"))

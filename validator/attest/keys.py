@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from validator.disk import sweep_drafts, write_new
+from validator.disk import read_given, sweep_drafts, write_new
 from validator.errors import KeyFileError
 
 PASSPHRASE = "VALIDATOR_KEY_PASSPHRASE"  # noqa: S105 - the name of a variable
@@ -163,8 +163,7 @@ def load_public_key(path: Path) -> PublicKey:
         KeyFileError: it cannot be used.
     """
     try:
-        with path.open("rb") as stream:
-            data = stream.read(KEY_FILE_LIMIT_BYTES)
+        data = read_given(path, limit_bytes=KEY_FILE_LIMIT_BYTES)
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {_reason(error)}", hint="name a .pub file") from error
     try:

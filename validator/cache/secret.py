@@ -6,6 +6,8 @@ import secrets
 import stat
 from pathlib import Path
 
+from validator.disk import sweep_drafts, write_new
+
 SECRET_BYTES = 32
 SECRET_LIMIT_BYTES = 4096
 
@@ -21,6 +23,7 @@ def load_secret(path: Path) -> bytes:
         CacheUnusable: it can be read by others, belongs to others, is a link, or cannot be made.
     """
     try:
+        sweep_drafts(path.parent, [path.name])
         if not os.path.lexists(path):
             _make_secret(path)
         # Not followed: it must be the file that is looked at. Not waited for: a named pipe would wait for a writer.
@@ -44,17 +47,8 @@ def load_secret(path: Path) -> bytes:
 def _make_secret(path: Path) -> None:
     """Write new random bytes, whole or not at all; another process may be doing the same, and either's will do."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.draft")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(secrets.token_bytes(SECRET_BYTES))
-            stream.flush()
-            os.fsync(handle)
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        draft.unlink()
+    with contextlib.suppress(FileExistsError):
+        write_new(path, secrets.token_bytes(SECRET_BYTES), mode=0o600)
 
 
 def reason_of(error: OSError) -> str:

@@ -120,15 +120,17 @@ def push(*, file: Path, model: str, tracking_uri: str | None) -> ExitCode:
     Example:
       validator budget push policy.toml alexnet
     """  # noqa: D301 -- click reads \b as "keep these lines"
-    from validator.inputs import load_policy
-    from validator.policy import BUILT_IN
+    from validator.inputs import read_policy
+    from validator.policy import BUILT_IN, parse_policy
     from validator.policy_source import BUDGET_PREFIX, CURRENT, POLICY_FILE
 
     if str(file) in BUILT_IN:
         raise UsageError(f"{file} is built in, and needs no version", hint=f"name it: --policy {file}")
-    policy = load_policy(str(file))
+    # Once: a pipe gives what it has only once.
+    text = read_policy(str(file))
+    policy = parse_policy(text, origin=str(file))
     with tempfile.TemporaryDirectory(prefix="validator-") as scratch:
-        (Path(scratch) / POLICY_FILE).write_bytes(file.read_bytes())
+        (Path(scratch) / POLICY_FILE).write_text(text, encoding="utf-8")
         registered = _open_registry(tracking_uri).publish(
             f"{BUDGET_PREFIX}{model}",
             Path(scratch),

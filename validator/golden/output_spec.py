@@ -20,7 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from validator.documents import read_toml
+from validator.disk import read_given
+from validator.documents import TOML_LIMIT_BYTES, read_toml
 from validator.errors import GoldenError
 
 
@@ -164,7 +165,7 @@ def read_outputs(path: Path) -> dict[str, OutputSpec]:
         GoldenError: no such file, no TOML, no table in it, an unknown key, or a contradiction.
     """
     try:
-        outputs = _OUTPUTS.validate_python(read_toml(path.read_text(encoding="utf-8")))
+        outputs = _OUTPUTS.validate_python(read_toml(read_given(path, limit_bytes=TOML_LIMIT_BYTES).decode("utf-8")))
     except OSError as error:
         raise GoldenError(f"the declaration of outputs {path} cannot be read: {error.strerror}") from error
     except ValidationError as error:

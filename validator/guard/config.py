@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from validator.attest.judgement import Allowed
 from validator.attest.keys import PublicKey, load_public_key
 from validator.attest.statement import Digest
-from validator.documents import read_toml
+from validator.disk import read_given
+from validator.documents import TOML_LIMIT_BYTES, read_toml
 from validator.errors import GuardConfigError, KeyFileError
 
 CONFIG_VARIABLE = "VALIDATOR_GUARD_CONFIG"
@@ -138,7 +139,7 @@ def read_protection(path: Path) -> Protection:
         GuardConfigError: it cannot be used; says why.
     """
     try:
-        config = GuardConfig.model_validate(read_toml(path.read_text(encoding="utf-8")))
+        config = GuardConfig.model_validate(read_toml(read_given(path, limit_bytes=TOML_LIMIT_BYTES).decode("utf-8")))
     except OSError as error:
         raise GuardConfigError(
             f"{path} cannot be read: {(error.strerror or str(error)).lower()}", hint=f"{CONFIG_VARIABLE} names it"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from validator.disk import held_folder, remove_abandoned
 from validator.sandbox.bubblewrap import wrap
 from validator.sandbox.canary import read_text
 from validator.sandbox.confinement import VARIABLE, Confinement
@@ -28,6 +29,7 @@ from validator.sandbox.machine import Machine
 _TIMEOUT_S = 60.0
 _CANARY = (sys.executable, "-P", "-m", "validator.sandbox.canary")
 _TEXT_LIMIT = 300
+_AT_HOME = ".validator-canary-"
 
 Environment = Callable[[Path], Mapping[str, str]]
 """Home -> the whole environment of a confined process."""
@@ -96,10 +98,9 @@ def _put_out(folder: Path) -> Iterator[_Bait]:
         beside.write_text(secret, encoding="utf-8")
         files = {beside: secret}
         with contextlib.suppress(OSError):  # a home that cannot be written to holds no canary
-            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".validator-canary-", dir=Path.home()))
-            file.write(secret.encode())
-            file.flush()
-            files[Path(file.name)] = secret
+            file = stack.enter_context(held_folder(_make_folder_at_home)) / "canary"
+            file.write_text(secret, encoding="utf-8")
+            files[file] = secret
         with contextlib.suppress(OSError):  # not even this process may read it where it is hidden from its like
             files[Path(f"/proc/{os.getpid()}/environ")] = read_text(Path("/proc/self/environ"))
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -116,6 +117,14 @@ def _put_out(folder: Path) -> Iterator[_Bait]:
             tcp=tcp,
             udp=udp,
         )
+
+
+def _make_folder_at_home() -> Path:
+    """Make a folder in the user's home, and remove those that killed processes left there."""
+    for folder in Path.home().glob(f"{_AT_HOME}*"):
+        with contextlib.suppress(OSError):
+            remove_abandoned(folder)
+    return Path(tempfile.mkdtemp(prefix=_AT_HOME, dir=Path.home()))
 
 
 def _start(trial: Confinement, machine: Machine, bait: _Bait, environment: Mapping[str, str]) -> dict[str, Any] | str:
@@ -190,7 +199,11 @@ def _why_no_device(count: object) -> str | None:
 def _place(path: Path) -> str:
     if path.parts[1] == "proc":
         return "the environment of the process that started it"
-    return "the user's home" if path.parent == Path.home() else "the folder beside its own"
+    return (
+        "the user's home"
+        if path.parent == Path.home() or path.parent.name.startswith(_AT_HOME)
+        else "the folder beside its own"
+    )
 
 
 def _was_connected(server: socket.socket) -> bool:
