@@ -27,6 +27,7 @@ from tests.builders import SAMPLES, Situation, evidence_of
 from tests.fakes import FakeRegistry
 from tests.promote.crasher import in_fork
 from tests.registry.conftest import MlflowWorld
+from tests.registry.test_contract import BLOCK, FILES, make_annotation
 from validator.attest.keys import (
     KeyType,
     create_key_files,
@@ -40,7 +41,7 @@ from validator.errors import GoldenError, KeyFileError
 from validator.faults import CRASH_AT
 from validator.golden.dataset import open_golden
 from validator.golden.writer import Sample, write_golden
-from validator.registry.interface import resolve_text
+from validator.registry.interface import VERDICT_TAG, resolve_text
 from validator.report.model import read_document
 from validator.report.progress import SilentProgress
 from validator.runs import Run
@@ -145,6 +146,43 @@ def gather(run: Run, _extra: object) -> tuple[Any, Any]:
     evidence = evidence_of(Situation())
     bound = replace(evidence, golden_digest=run.inputs.golden.digest, weights_digest=run.inputs.staged.weights_digest)
     return bound, describe_onnx(exported, OnnxOrigin.EXPORT, "exported")
+
+
+class Annotate:
+    """What a check writes to MLflow."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def world(self) -> MlflowWorld:
+        return MlflowWorld(uri=f"sqlite:///{self.folder}/mlflow.db", folder=self.folder)
+
+    def prepare(self) -> None:
+        self.world().register("net", FILES)
+
+    def act(self) -> None:
+        registry = self.world().registry
+        registry.annotate(make_annotation(resolve_text(registry, "models:/net/1"), self.folder))
+
+    def faults(self) -> list[str]:
+        """A verdict stands only where all that it speaks about does."""
+        world = self.world()
+        if VERDICT_TAG not in world.tags("net", 1):
+            return []
+        runs = world.find_runs("check-net")
+        described = (world.description("net", 1) or "").count(BLOCK)
+        found = [f"{len(runs)} runs"] if len(runs) != 1 else []
+        found += [f"{described} blocks"] if described != 1 else []
+        numbers = [world.history_length(run.info.run_id, "error_ratio") for run in runs]
+        return found + ([f"numbers {numbers}"] if numbers != [1] else [])
+
+    def snapshot(self) -> Facts:
+        world = self.world()
+        return {
+            "verdict": world.tags("net", 1)[VERDICT_TAG],
+            "runs": [run.info.status for run in world.find_runs("check-net")],
+            "faults": self.faults(),
+        }
 
 
 # --- validator golden ---------------------------------------------------------------------------------------------
@@ -294,6 +332,7 @@ class CacheKey:
 
 SCENARIOS: dict[str, Callable[[Path], Scenario]] = {
     "check": Check,
+    "annotation": Annotate,
     "golden create": Create,
     "golden create, no exchange": CreateWithoutExchange,
     "golden push": Push,

@@ -23,7 +23,8 @@ def counted(name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["check", "golden create", "golden create, no exchange", "golden push", "key create", "cache key"]
+    "name",
+    ["check", "annotation", "golden create", "golden create, no exchange", "golden push", "key create", "cache key"],
 )
 def test_killed_at_any_point_it_leaves_nothing_half_written_and_converges(
     name: str, blank_database: Path, tmp_path: Path
