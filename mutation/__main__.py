@@ -319,16 +319,20 @@ class _Runner:
                 self.covering[place].append((cost, item))
         _functions()
         gc.freeze()  # or every collection in a fork copies all pages
-        # The control: without a change every test passes in a fork, too, else all would seem to be killed.
-        if _in_fork(lambda: self._pass(session.items), 600) != "survived":
-            raise SystemExit("the tests do not pass in a fork")
+        self._control(session.items, "the tests do not pass in a fork")
         for tests in self.covering.values():
             tests.sort(key=lambda test: test[0])
         for done, (module, mutant) in enumerate(self.work):
             if done % 50 == 0:
                 print(f"{done} of {len(self.work)}", file=sys.stderr, flush=True)
             self.note(module, mutant, self._run(module, mutant))
+        self._control(session.items, "a test or a file that tests read was edited meanwhile: these results are void")
         return True
+
+    def _control(self, items: Sequence[pytest.Item], why: str) -> None:
+        """Require that without a change every test passes in a fork, too, else all mutants would seem to be killed."""
+        if _in_fork(lambda: self._pass(items), 600) != "survived":
+            raise SystemExit(why)
 
     def _trace(self, item: pytest.Item) -> set[tuple[str, int]]:
         lines: set[tuple[str, int]] = set()
