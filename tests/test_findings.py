@@ -197,6 +197,10 @@ def batch_situations() -> Iterator[Situation]:
     yield "the only other batch size is the main one", policy(checks=Checks(batch_sizes=(2,))), paired
     halves = tuple((size, compare(two, cut(two, min(size, 2)))) for size in (1, 2, 7))
     yield "a batch that never really ran", CPU, changed(batches=halves)
+    yield "no two samples of one shape", alone, changed(main=replace(main, largest_batch=1))
+    one, none = frames({"output": Y}, 1), compare([], frames({"output": Y}, 1))
+    yield "one sample at batch 1", alone, changed(batches=((1, compare(frames({"output": Y}), one[:1])),))
+    yield "other samples at batch 1", alone, changed(batches=((1, none),))
     yield "another shape at batch 1", alone, at_batch(1, Y, Y[:, :5])
     nan = Y.copy()
     nan[4, 2] = np.nan
@@ -345,6 +349,8 @@ def decision_situations() -> Iterator[Situation]:
     yield "labels beyond the classes", CPU, replace(healthy(), labels=(*labels[:-2], 10, -1))
     two = of_rows({"output": Y, "features": Y})
     yield "labels of one of two outputs", drop, replace(two, labels=labels)
+    beside = of_rows({"boxes": Y.reshape(SAMPLES, 2, 5), "output": Y}, labels=labels)
+    yield "labels beside an output that is no vector of scores", drop, beside
     beyond = replace(two, labels=tuple((label + 1) % 10 for label in labels), labelled="output")
     yield "wrong labels of the second output", CPU, beyond
     yield "labels of no vector of scores", drop, replace(two, labels=labels, labelled="boxes")

@@ -13,9 +13,22 @@ from validator.backends.catalog import CATALOG, REFERENCE, UNIT_ROUNDOFF, Precis
 from validator.backends.interface import ExportFacts, RefusalKind
 from validator.compare import Frame, compare, measure_variety
 from validator.golden.format import Stratum
-from validator.judge import Check, Decision, Evidence, Finding, FreshRun, Status, Verdict, decide, judge, precision_of
+from validator.judge import (
+    REQUIRED_CHECKS,
+    Check,
+    Decision,
+    Evidence,
+    Finding,
+    FreshRun,
+    Status,
+    Verdict,
+    decide,
+    judge,
+    precision_of,
+)
 from validator.judge.batches import is_ruled_by_rounding
 from validator.judge.outcomes import OTHER_DATASET_HINT, judge_identity, judge_outcome
+from validator.judge.structure import judge_coverage
 from validator.policy import BUILT_IN, Calibration, Checks, Policy
 from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.protocol import Refusal
@@ -223,12 +236,14 @@ def test_the_strongest_status_decides_whatever_the_order(statuses: list[Status])
         assert verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_candidate_needs_an_error_ratio_or_an_exact_comparison() -> None:
+def test_a_candidate_needs_every_required_check_and_an_error_ratio_or_an_exact_comparison() -> None:
     full, required = judge(CPU, evidence()).findings, frozenset(CPU.required)
     rest = [f for f in full if f.check is not Check.ERROR_RATIO]
     exact = Finding(check=Check.EXACT, status=Status.WITHIN, message="", backend=ORT.name)
     assert decide(rest, required) is Verdict.INCONCLUSIVE
     assert decide([*rest, exact], required) is Verdict.PASS
+    for check in REQUIRED_CHECKS:
+        assert decide([f for f in full if (f.check, f.backend) != (check, ORT.name)], required) is Verdict.INCONCLUSIVE
 
 
 def test_a_row_is_found_by_its_name() -> None:
@@ -597,6 +612,17 @@ def test_where_rounding_rules_a_batch_that_moves_fp64_proves_nothing() -> None:
         assert decision.verdict is verdict
 
 
+@pytest.mark.parametrize(("error", "objected"), [(1.0, True), (0.875, False)])
+def test_a_budget_that_is_exactly_as_large_as_the_output_clears_nothing(error: float, *, objected: bool) -> None:
+    y = np.full((SAMPLES, 4), 10.0)
+    rows = tuple(
+        backend_evidence(name, frames({"output": y}), frames({"output": y + moved}))
+        for name, moved in ((REFERENCE, 0.0), ("eager-cpu", error), (ORT.name, error))
+    )
+    found = judge(CPU, evidence(backends=rows)).findings
+    assert any("zeros would be within" in f.message for f in found) is objected
+
+
 @pytest.mark.parametrize(("value", "error", "ruled"), [(10.0, 1.0, True), (10.0, 0.875, False), (0.0, 0.0, False)])
 def test_rounding_rules_from_a_tenth_of_the_output_on(value: float, error: float, *, ruled: bool) -> None:
     y = np.full((SAMPLES, 4), value)
@@ -790,3 +816,9 @@ def test_samples_without_an_element_are_no_samples_without_a_number() -> None:
     policy = CPU.model_copy(update={"checks": Checks(batch_sizes=(8,))})
     decision = judge(policy, evidence(backends=rows, variety=measure_variety(ragged)))
     assert decision.verdict is Verdict.PASS, [f for f in decision.findings if f.status is not Status.WITHIN]
+
+
+@pytest.mark.parametrize(("size", "status"), [(0, Status.NOT_MEASURED), (1, Status.WITHIN)])
+def test_one_element_is_something_to_compare(size: int, status: Status) -> None:
+    y = frames({"output": np.ones((1, size))})
+    assert judge_coverage(replace(evidence(), samples=1), ORT.name, compare(y, y), "compared").status is status

@@ -81,7 +81,7 @@ def _judge_batch(
     """One other batch size. In fp64 any dependence is the model's own; elsewhere it must stay within the budget."""
     name = backend.row.name
     for difference in comparison.structure:
-        what = f"batch {size}: output {difference.output} {difference.what}"
+        what = f"batch {size}: output {difference.output or '(all)'}: {difference.what}"
         yield Finding(check=Check.BATCH, status=Status.EXCEEDED, message=what, backend=name, sample=difference.sample)
     for lost in comparison.unattributed:
         what = f"output {lost} of {name} belongs to no single sample, so batch {size} is not comparable"
