@@ -313,3 +313,14 @@ def test_chance_is_among_the_fewest_classes_that_a_sample_has() -> None:
     assert decisions is not None
     assert decisions.accuracy is not None
     assert decisions.accuracy.chance == 0.25
+
+
+def test_where_one_sample_has_too_few_classes_no_five_best_are_counted() -> None:
+    gathered = evidence()
+    output = main_output(gathered)
+    rows = output.rows.copy()
+    rows["topk_flip"][3] = -1
+    for known, counted in ((output, True), (replace(output, rows=rows), False)):
+        decisions = measure_decisions(CPU, gathered, gathered.backends[2].row, known)
+        assert decisions is not None
+        assert (decisions.topk is not None) is counted
