@@ -822,3 +822,14 @@ def test_samples_without_an_element_are_no_samples_without_a_number() -> None:
 def test_one_element_is_something_to_compare(size: int, status: Status) -> None:
     y = frames({"output": np.ones((1, size))})
     assert judge_coverage(replace(evidence(), samples=1), ORT.name, compare(y, y), "compared").status is status
+
+
+def test_a_baseline_that_is_exactly_at_the_limit_is_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = np.full((SAMPLES, 4), 10.0)
+    rows = tuple(
+        backend_evidence(name, frames({"output": y}), frames({"output": y + moved}))
+        for name, moved in ((REFERENCE, 0.0), ("eager-cpu", 0.5), (ORT.name, 0.5))
+    )
+    for limit, codes in ((0.05, []), (float(np.nextafter(0.05, 0)), ["ill-conditioned"])):
+        monkeypatch.setattr("validator.judge.cautions.ILL_CONDITIONED", limit)
+        assert [w.code for w in judge(CPU, evidence(backends=rows)).warnings] == codes

@@ -104,3 +104,13 @@ def test_one_sample_that_cannot_be_compared_takes_no_other_out() -> None:
             side[field][0] = 0
     ratios, _ = pooled_ratios(gathered(16), rows, baseline, unit_roundoff=UNIT_ROUNDOFF)
     assert math.isclose(ratios.pooled, 20, rel_tol=1e-3)
+
+
+def test_where_a_part_has_no_floor_its_errors_are_the_worst() -> None:
+    scale = np.ones(32)
+    rows, baseline = measured(np.repeat([20 * NOISE, NOISE], 16), scale), measured(NOISE * scale, scale)
+    baseline["sum_sq_error"][16:] = np.nan
+    ratios, errors = pooled_ratios(gathered(16), rows, baseline, unit_roundoff=UNIT_ROUNDOFF)
+    assert math.isnan(ratios.worst_sample)
+    assert errors.worst_sample is not None
+    assert errors.worst_sample >= 16
