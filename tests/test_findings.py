@@ -30,7 +30,7 @@ from validator.backends.catalog import CATALOG, REFERENCE, expected_settings
 from validator.backends.interface import DifferenceKind, ExportFacts, RefusalKind, TensorDifference
 from validator.compare import Frame, StructureDifference, compare, measure_variety
 from validator.golden.format import Stratum
-from validator.judge import Evidence, FreshRun, judge
+from validator.judge import Evidence, Finding, FreshRun, Status, judge
 from validator.policy import BUILT_IN, Checks, DecisionLimits, Policy, Waiver
 from validator.worker.outcome import Crashed, Declined, Outcome, TimedOut, Violated
 from validator.worker.protocol import Refusal
@@ -276,6 +276,7 @@ def perturbation_situations() -> Iterator[Situation]:
 
 def value_situations() -> Iterator[Situation]:
     yield "nothing to compare with", CPU, changed(main=None)
+    yield "none of the samples", CPU, changed(main=compare(frames({"output": Y}), []))
     half = compare(frames({"output": Y}), frames({"output": noisy(Y, 1e-6, seed=3)[:8]}))
     yield "half of the samples", CPU, changed(main=half)
     yield "outputs of other names", CPU, of_rows({"a": Y, "b": Y}, None, {"a": Y, "c": Y})
@@ -494,3 +495,17 @@ def test_of_every_situation_is_said_what_was_approved(group: str) -> None:
     if os.environ.get("VALIDATOR_UPDATE_SNAPSHOTS") == "1":
         approved.write_text(said, encoding="utf-8")
     assert said == approved.read_text(encoding="utf-8")
+
+
+def test_what_one_ulp_moves_by_exactly_the_limit_is_within(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered = without_fp64()
+
+    def perturbation() -> Finding:
+        return next(f for f in judge(CPU, gathered).findings if f.metric == "perturbation over RMS")
+
+    measured = perturbation().measured
+    assert measured is not None
+    monkeypatch.setattr("validator.judge.perturbation.FLOOR_LIMIT_ROUNDOFFS", 0)
+    for limit, status in ((measured, Status.WITHIN), (float(np.nextafter(measured, 0)), Status.NOT_MEASURED)):
+        monkeypatch.setattr("validator.judge.perturbation.FLOOR_LIMIT", limit)
+        assert perturbation().status is status

@@ -242,6 +242,9 @@ def test_a_candidate_needs_every_required_check_and_an_error_ratio_or_an_exact_c
     exact = Finding(check=Check.EXACT, status=Status.WITHIN, message="", backend=ORT.name)
     assert decide(rest, required) is Verdict.INCONCLUSIVE
     assert decide([*rest, exact], required) is Verdict.PASS
+    other = [replace(f, backend="eager-cuda") for f in rest if f.backend == ORT.name]
+    assert decide([*full, *other], required | {"eager-cuda"}) is Verdict.INCONCLUSIVE
+    assert decide([*full, *other, replace(exact, backend="eager-cuda")], required | {"eager-cuda"}) is Verdict.PASS
     for check in REQUIRED_CHECKS:
         assert decide([f for f in full if (f.check, f.backend) != (check, ORT.name)], required) is Verdict.INCONCLUSIVE
 
@@ -662,8 +665,11 @@ def test_samples_beyond_the_representative_ones_do_not_count_as_evidence() -> No
 
 
 @pytest.mark.parametrize(("usable", "is_enough"), [(1, False), (7, False), (8, True)])
-def test_a_reference_that_holds_numbers_in_few_samples_is_little_evidence(usable: int, *, is_enough: bool) -> None:
-    y = scores()
+@pytest.mark.parametrize("elements", [1, 10])
+def test_a_reference_that_holds_numbers_in_few_samples_is_little_evidence(
+    usable: int, elements: int, *, is_enough: bool
+) -> None:
+    y = scores(classes=elements)
     y[usable:] = np.nan
     both = frames({"output": y})
     rows = tuple(backend_evidence(name, both, both) for name in (REFERENCE, "eager-cpu", "onnxruntime-cpu"))
@@ -775,11 +781,11 @@ def test_an_output_is_of_the_class_in_which_the_reference_returns_it() -> None:
 @pytest.mark.parametrize(("share", "precision"), [(1.0, Precision.FP16), (0.99, Precision.IEEE)])
 def test_a_model_is_of_the_class_that_its_baselines_error_shows(share: float, precision: Precision) -> None:
     """From 1/64 of its unit roundoff on, a baseline computes in a class; without a baseline the model is believed."""
-    ones = np.ones((SAMPLES, 4))
-    baseline = frames({"output": ones + share * 2.0**-6 * UNIT_ROUNDOFF[Precision.FP16]})
+    fours = np.full((SAMPLES, 4), 4.0)
+    baseline = frames({"output": fours * (1 + share * 2.0**-6 * UNIT_ROUNDOFF[Precision.FP16])})
     rows = (
-        backend_evidence("eager-cpu", frames({"output": ones}), baseline),
-        backend_evidence("onnxruntime-cpu", frames({"output": ones}), baseline),
+        backend_evidence("eager-cpu", frames({"output": fours}), baseline),
+        backend_evidence("onnxruntime-cpu", frames({"output": fours}), baseline),
     )
     tried = evidence(backends=rows, facts=facts(working_dtype="float16"))
     assert precision_of(tried, ORT, "output") is precision

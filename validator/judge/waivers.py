@@ -67,7 +67,7 @@ def _without_effect(waiver: Waiver, state: WaiverState | None) -> Finding:
 def warn_of_waivers(waivers: Sequence[Waiver], findings: Sequence[Finding], today: date | None) -> Iterator[Caution]:
     """Name every waiver that was used, with owner and end, and every one that nothing needed."""
     used = [f.waiver for f in findings if f.status is Status.WAIVED]
-    without_effect = [f.waiver for f in findings if f.check is Check.WAIVER]
+    told = {f.waiver for f in findings}
     for waiver in waivers:
         if waiver in used:
             left = None if today is None else (waiver.expires - today).days
@@ -78,5 +78,5 @@ def warn_of_waivers(waivers: Sequence[Waiver], findings: Sequence[Finding], toda
                 message=f"{waiver.title}: {count} {'finding' if count == 1 else 'findings'} waived by {waiver.owner}, "
                 f"until {waiver.expires}{soon}: {waiver.reason}",
             )
-        elif waiver not in without_effect:
+        elif waiver not in told:
             yield Caution(code="waiver", message=f"the waiver of {waiver.title} by {waiver.owner} waives nothing")
