@@ -262,9 +262,9 @@ def test_the_five_best_may_change_where_the_best_stays() -> None:
     assert (rows["reference_top1"].tolist(), rows["candidate_top1"].tolist()) == ([0, 0], [0, 1])
 
 
-@given(st.integers(6, 20), st.integers(0, 10**6))
-def test_what_happens_below_the_five_best_is_no_change_of_them(classes: int, seed: int) -> None:
-    y = np.random.default_rng(seed).normal(size=(1, classes))
+@pytest.mark.parametrize("classes", [6, 7, 20, 1_000])
+def test_what_happens_below_the_five_best_is_no_change_of_them(classes: int) -> None:
+    y = np.random.default_rng(classes).normal(size=(1, classes))
     c, order = y.copy(), y[0].argsort()
     c[0, order[:-5]] = y[0, order[:-5][::-1]]
     assert sample_rows(0, y, c)["topk_flip"].tolist() == [0]
