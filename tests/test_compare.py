@@ -377,3 +377,18 @@ def test_variety_takes_an_output_without_a_batch_as_a_whole() -> None:
     source = [Frame(start=0, stop=4, outputs={"t": y}, dtypes={"t": "float64"})]
     assert measure_variety(source, specs={"t": OutputSpec(batched=False)})["t"].samples == 1
     assert measure_variety(source)["t"].samples == 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "same"),
+    [("float64", -30), ("float32", -19), ("complex64", -19), ("float16", -7), ("bfloat16", -5)],
+)
+def test_samples_that_are_a_few_roundings_apart_are_the_same(dtype: str, same: int) -> None:
+    for apart, distinct in ((2.0**same, 1), (1.5 * 2.0**same, 2)):
+        y = np.array([[1.0], [1.0 + apart]])
+        assert measure_variety(frames({"output": y}, dtypes={"output": dtype}))["output"].distinct == distinct
+
+
+def test_a_frame_says_that_nothing_filled_it_and_one_sample_among_copies_counts_as_one() -> None:
+    frame = Frame(start=0, stop=2, outputs={}, dtypes={})
+    assert [frame.batch, replace(frame, filled=3).batch, replace(frame, stop=1, filled=3).batch] == [2, 5, 1]

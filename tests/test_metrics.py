@@ -406,6 +406,7 @@ def test_a_channel_is_held_against_the_usual_noise_of_those_that_are_not_zero() 
 def test_shares_lie_between_0_and_1(values: list[float], *, is_share: bool) -> None:
     y, share = np.array([values]), np.array([[0.5, 0.5]])
     assert channel_maxima(y, y)[0].is_share is is_share
+    assert ChannelMaxima.empty().merge(channel_maxima(y, y)[0]).is_share is is_share
     assert channel_maxima(y, y)[0].merge(channel_maxima(share, share)[0]).is_share is is_share
 
 
