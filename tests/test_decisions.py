@@ -112,6 +112,9 @@ def test_a_margin_that_is_exactly_twice_the_budget_explains_a_flip() -> None:
     gathered = between(with_margin(5e-6), swapped(with_margin(5e-6)))
     row, output = gathered.backends[2].row, main_output(gathered)
     limit = margin_limits(CPU, gathered, row, output)[3]
+    baseline = gathered.backends[1].main
+    assert baseline is not None
+    assert limit == pytest.approx(2 * 20 * baseline.outputs["output"].summary.element_max)
     for margin, unexplained in ((limit, 0), (np.nextafter(limit, 1), 1)):
         rows = output.rows.copy()
         rows["margin"][3] = margin

@@ -167,6 +167,8 @@ def repetition_situations() -> Iterator[Situation]:
     assert not cuda.is_repeatable_by_contract
     yield "not repeated", CPU, changed(repeat=None)
     yield "repeated over nothing", CPU, changed(repeat=compare(frames({"output": Y}), []))
+    one = compare(frames({"output": Y}), frames({"output": Y}, 1)[:1])
+    yield "repeated over one sample", CPU, changed(repeat=one)
     yield "other values the second time", CPU, changed(repeat=other)
     yield "another shape the second time", CPU, changed(repeat=short)
     fresh = healthy().backends[2].fresh
