@@ -220,7 +220,59 @@ def test_names_that_go_into_source_code_are_identifiers(program):
         document["graph_module"]["graph"]["nodes"][0]["name"] = "x = __import__('os')"
 
     edit_program(program, change)
-    refuse(program, "identifier")
+    refuse(program, "plain name")
+
+
+def test_a_guard_cannot_leave_the_line_of_code_and_the_text_that_it_is_written_into(program):
+    """A sum too long for `ast.unparse` is written into a message as it is, comment and quotation mark included."""
+    guard = " + ".join(["1"] * 600) + " >= 1 # \", exec('1')) #\n"
+    edit_program(program, lambda document: document["guards_code"].append(guard))
+    refuse(program, "guards_code")
+
+
+@pytest.mark.parametrize("key", ["x, y: [m[0] for m.__class_getitem__ in [n]]", "x=1", "f(x)", "*x", "x:y"])
+def test_keys_of_keyword_arguments_are_plain(key, program):
+    """They become the head of a function: what stands behind a colon there is evaluated."""
+
+    def change(document):
+        signature = document["graph_module"]["module_call_graph"][0]["signature"]
+        protocol, tree = json.loads(signature["in_spec"])
+        tree["children_spec"][1]["context"] = json.dumps([key])
+        signature["in_spec"] = json.dumps([protocol, tree])
+        signature["forward_arg_names"] = None
+
+    edit_program(program, change)
+    refuse(program, "in_spec")
+
+
+@pytest.mark.parametrize("key", ["from_node", "source_fn_stack", "torch_fn"])
+@pytest.mark.parametrize("line_end", ["\n", "\u2028", "\\n"])
+def test_metadata_is_one_line(key, line_end, program):
+    """Inductor writes names from it into a comment of the code that it generates."""
+
+    def change(document):
+        document["graph_module"]["graph"]["nodes"][0]["metadata"][key] = f"a{line_end}exec('1')"
+
+    edit_program(program, change)
+    refuse(program, "metadata")
+
+
+def test_text_in_a_place_that_torch_does_not_write_is_refused(program):
+    def change(document):
+        document["graph_module"]["loader"] = "os.system"
+
+    edit_program(program, change)
+    refuse(program, "does not write")
+
+
+@pytest.mark.parametrize("place", ["tensor_values", "sym_int_values", "treespec_namedtuple_fields"])
+def test_names_that_are_keys_are_names(place, program):
+    def change(document):
+        module = document["graph_module"]
+        module.get(place, module["graph"].get(place))["x = exec('1')"] = {"field_names": []}
+
+    edit_program(program, change)
+    refuse(program, "plain name")
 
 
 @pytest.mark.parametrize("place", ["input", "weight", "module", "mutation"])

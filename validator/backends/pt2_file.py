@@ -46,12 +46,34 @@ _PAYLOAD = re.compile(r"data/(weights/weight_\d+|constants/tensor_\d+)")
 _PICKLED = re.compile(r"data/(weights|constants|sample_inputs)/[\w.-]+\.pt")
 _IDENTIFIER = re.compile(r"[\w.]*")
 """Names of values and arguments: FX writes them into Python source as they are."""
-_ATTRIBUTE = re.compile(r"""[^"\\\x00-\x1f]*""")
+_ATTRIBUTE = re.compile(r"[\w ./:@+-]*")
 """Names of weights and modules: FX writes one that is no identifier between double quotes, and escapes nothing."""
-_TREE = re.compile(r"""(?![\s\S]*(__enum__|default_factory_module))(?:[\w\s.,:\[\]{}"/<>$-]|\\")*""")
-"""The JSON text of a pytree: its keys go into the source of the guards, so no quote, bracket or operator in them.
-
-Nor what torch would import a module for: the class of an enum, the factory of a `defaultdict`."""
+_WORD = re.compile(r"[\w.+-]*")
+_NAMING = dict.fromkeys(("name", "as_name", "forward_arg_names", "field_names"), _IDENTIFIER) | dict.fromkeys(
+    (
+        "target", "fqn", "class_fqn", "buffer_name", "parameter_name", "tensor_constant_name", "custom_obj_name",
+        "user_input_name",
+    ),
+    _ATTRIBUTE,
+) | dict.fromkeys(("type", "verifiers", "torch_version"), _WORD)  # fmt: skip
+"""The keys of a program that name something, and what such a name may be."""
+_MAPS = frozenset({
+    "tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values", "custom_obj_values",
+    "as_string_to_argument", "treespec_namedtuple_fields", "opset_version",
+})  # fmt: skip
+"""The keys of a program under which lie mappings from names."""
+_QUOTED = frozenset({"as_string", "as_strings", "stack_trace"})
+"""Free text: arguments, which FX writes as Python's `repr`, and what is kept for people."""
+_TREES = frozenset({
+    "builtins.tuple", "builtins.list", "builtins.dict", "collections.namedtuple", "collections.OrderedDict",
+    "collections.deque", "torch.fx.immutable_collections.immutable_list",
+    "torch.fx.immutable_collections.immutable_dict", "torch.Size",
+})  # fmt: skip
+"""The containers of a pytree. Not `defaultdict`: torch would import the module of its factory."""
+_KEY = re.compile(r"[\w ./-]*")
+"""A key of a dictionary in a pytree: FX writes those of keyword arguments into the head of a function."""
+_EXPRESSION = re.compile(r"[\w .,()\[\]'+*/%<>=!&|~^-]*")
+"""No comment, line end, double quote or backslash: a guard is written into a line of code, and into a text in it."""
 _NAME = re.compile(r"(?!.*__)[\w.-]{1,200}")
 """A string inside an expression: a symbol or an input. sympy evaluates strings again, so never more than a name."""
 _TEXT_CONTENT = re.compile(rb"[\x20-\x7e\n]{0,128}")
@@ -204,7 +226,7 @@ def _read_json(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> object:
     if info.file_size > JSON_LIMIT_BYTES:
         raise format_refusal(f"the record {info.filename!r} holds {info.file_size} bytes of JSON")
     try:
-        return json.loads(archive.read(info))
+        return json.loads(archive.read(info).decode())  # as torch does; of bytes, json would guess the encoding
     except (ValueError, RecursionError) as error:
         raise format_refusal(f"the record {info.filename!r} is not JSON: {error}") from error
 
@@ -305,12 +327,16 @@ def _vet_program(document: object, record: str) -> Pt2Facts:
             operators.add(value)
         elif key in ("expr_str", "guards_code", "range_constraints"):
             _vet_expression(value, key)
-        elif key in ("name", "as_name", "forward_arg_names") and not _IDENTIFIER.fullmatch(value):
-            raise format_refusal(f"the program names a value {value[:80]!r}, which is no identifier")
-        elif (key in ("target", "fqn") or key.endswith("_name")) and not _ATTRIBUTE.fullmatch(value):
-            raise format_refusal(f"the program names a weight or a module {value[:80]!r}, which goes into source code")
-        elif key in ("in_spec", "out_spec") and not _TREE.fullmatch(value):
-            raise format_refusal(f"the program's {key} holds more than names: {value[:80]!r}")
+        elif key in ("in_spec", "out_spec"):
+            _vet_tree(value, key)
+        elif key == "metadata":
+            if not value.isprintable() or "\\" in value:  # inductor writes it into a comment
+                raise format_refusal(f"the program's metadata hold more than a line: {value[:80]!r}")
+        elif key in _NAMING:
+            if not _NAMING[key].fullmatch(value):
+                raise format_refusal(f"the program names something {value[:80]!r} ({key}), which is no plain name")
+        elif key not in _QUOTED:
+            raise format_refusal(f"the program holds text under {key[:80]!r}, which torch.export does not write")
     version = document.get("torch_version")
     return Pt2Facts(
         torch_version=clean_line(version) if isinstance(version, str) else "unknown", operators=frozenset(operators)
@@ -322,7 +348,8 @@ def _strings(document: object) -> Iterator[tuple[str, str]]:
 
     What torch would resolve to something callable comes under the key `operator`: the target of whatever has inputs
     (a graph's nodes, as against a signature's parameters) and operators given as arguments. The names of range
-    constraints are expressions, too.
+    constraints are expressions, too, and those of other mappings names. Metadata is one key, but for what is kept for
+    people.
     """
     stack: list[tuple[str, object]] = [("", document)]
     while stack:
@@ -330,6 +357,12 @@ def _strings(document: object) -> Iterator[tuple[str, str]]:
         if isinstance(item, dict):
             if here == "range_constraints":
                 yield from ((here, name) for name in item)
+            elif here in _MAPS:
+                yield from (("name", name) for name in item)
+            elif here == "metadata":
+                yield from (("metadata", name) for name in item)
+                stack.extend((key if key in _QUOTED else here, part) for key, part in item.items())
+                continue
             is_node = "inputs" in item
             stack.extend(
                 ("operator" if key == "as_operator" or (key == "target" and is_node) else key, child)
@@ -341,12 +374,39 @@ def _strings(document: object) -> Iterator[tuple[str, str]]:
             yield here, item
 
 
+def _vet_tree(text: str, key: str) -> None:
+    """Accept plain containers with plain keys.
+
+    Raises:
+        BackendRefusal: format.
+    """
+    try:
+        _, root = json.loads(text)
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            stack.extend(node["children_spec"])
+            kind, context = node["type"], node["context"]
+            if kind == "collections.namedtuple":
+                keys = [context]
+            else:
+                held = None if context is None else json.loads(context)
+                keys = held if isinstance(held, list) else [held]
+            is_plain = all(part is None or type(part) is int or _KEY.fullmatch(part) for part in keys)
+            if not is_plain or not (kind is None or kind in _TREES):
+                raise format_refusal(f"the program's {key} holds more than containers and names: {text[:80]!r}")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise format_refusal(f"the program's {key} is no pytree: {text[:80]!r}") from error
+
+
 def _vet_expression(text: str, key: str) -> None:
     """Accept arithmetic on names, sizes and numbers; refuse whatever else Python could evaluate.
 
     Raises:
         BackendRefusal: format.
     """
+    if not _EXPRESSION.fullmatch(text):
+        raise format_refusal(f"{key} holds {text[:80]!r}: more than arithmetic on sizes")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
