@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hostile import artifacts, models
+from tests.hostile import archives, artifacts, models
 from tests.hostile.artifacts import Files
 
 Places = Mapping[str, object]
@@ -47,6 +47,10 @@ def _onnx(title: str, make: Callable[[Places], bytes]) -> Case:
         lambda places, program: artifacts.healthy(program, {artifacts.ONNX: make(places)}),
         required="eager-cpu onnxruntime-cpu",
     )
+
+
+def _edited(title: str, change: Callable[[dict[str, object], Places], None]) -> Case:
+    return _has(title, lambda places, program: artifacts.edited(program, lambda document: change(document, places)))
 
 
 def _link(folder: Path, places: Places) -> None:
@@ -124,6 +128,17 @@ LYING = (
         "a `.pt2` whose graph calls `os.system`",
         lambda _, program: artifacts.edited(program, _call_system),
     ),
+    _has(
+        "a `.pt2` with a second declaration of its weights, for whoever vets it",
+        lambda places, program: archives.decoy_declaration(program, places),
+    ),
+    _has(
+        "a `.pt2` with two directories, one for whoever vets it",
+        lambda places, program: archives.two_directories(program, places),
+    ),
+    _edited("a `.pt2` with code in the name of a weight", archives.name_code),
+    _edited("a `.pt2` whose graph calls `aten.from_file` on a file of the user's", archives.open_a_file),
+    _edited("a `.pt2` with code in the comment of a guard", archives.guard_with_comment),
     _has("a `.pt2` that was cut short", lambda _, program: artifacts.healthy(program[: len(program) // 2])),
     _onnx("an ONNX file of 300 bytes that asks for 4 TB", lambda _: artifacts.onnx_bomb()),
     _onnx(
