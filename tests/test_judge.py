@@ -14,6 +14,7 @@ from validator.backends.interface import ExportFacts, RefusalKind
 from validator.compare import Frame, compare, measure_variety
 from validator.golden.format import Stratum
 from validator.judge import (
+    MODEL_CHECKS,
     REQUIRED_CHECKS,
     Check,
     Decision,
@@ -206,7 +207,7 @@ def test_removing_a_backend_or_a_finding_never_improves_a_verdict(data: st.DataO
     lost = {(f.check, f.backend) for f in full.findings} - {(f.check, f.backend) for f in kept}
     # Decisions are asked of scores only, so no candidate has to have any.
     lost -= {(Check.DECISIONS, "onnxruntime-cpu")}
-    needed = {key for key in lost if key[1] == "onnxruntime-cpu" or key[0] is Check.POWER}
+    needed = {key for key in lost if key[1] == "onnxruntime-cpu" or key[0] in MODEL_CHECKS}
     verdict = decide(kept, required)
     assert verdict is (Verdict.INCONCLUSIVE if needed or not kept else Verdict.PASS)
 

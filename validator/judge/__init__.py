@@ -19,10 +19,11 @@ from validator.judge.findings import (
 from validator.judge.noise import baseline_rows, deployed_batch, limits_of, noise_floors, precision_of, roundoff_of
 from validator.judge.pooling import floors_of, ratios_of
 from validator.judge.values import judge_ratios, judge_values
-from validator.judge.verdict import REQUIRED_CHECKS, decide, judge
+from validator.judge.verdict import MODEL_CHECKS, REQUIRED_CHECKS, decide, judge
 
 __all__ = [
     "EXACT_KINDS",
+    "MODEL_CHECKS",
     "REQUIRED_CHECKS",
     "BackendEvidence",
     "Caution",

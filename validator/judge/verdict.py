@@ -59,6 +59,9 @@ REQUIRED_CHECKS = frozenset(
 )
 """What must be within for every candidate; besides, each of its outputs needs an error ratio or an exact comparison."""
 
+MODEL_CHECKS = frozenset({Check.TRAINING_MODE, Check.STATE, Check.EVIDENCE, Check.POWER})
+"""What must be within once, of the model, the golden dataset and the run itself."""
+
 
 def decide(findings: Sequence[Finding], required: frozenset[str]) -> Verdict:
     """Return the verdict: the strongest of refused, fail and inconclusive that is present, else perhaps pass.
@@ -90,12 +93,12 @@ def _missing(findings: Sequence[Finding], required: frozenset[str]) -> list[Find
 
 
 def _is_complete(findings: Sequence[Finding], required: frozenset[str]) -> bool:
-    """Whether every required backend has every required finding, and the run proved that it could fail."""
+    """Whether the model, the run and every required backend have every finding that they need."""
     seen = {(f.backend, f.check) for f in findings}
     candidates = required - {REFERENCE, BASELINE}
     valued = all({(name, Check.ERROR_RATIO), (name, Check.EXACT)} & seen for name in candidates)
     checked = all((name, check) in seen for name in candidates for check in REQUIRED_CHECKS)
-    return bool(candidates) and valued and checked and (None, Check.POWER) in seen
+    return bool(candidates) and valued and checked and all((None, check) in seen for check in MODEL_CHECKS)
 
 
 def _judge_control(control: Control | None) -> Finding:
