@@ -530,6 +530,30 @@ def test_services_that_do_not_answer_or_refuse_are_the_gates_trouble_and_no_toke
     assert token not in f"{caught.value.message} {caught.value.hint}"
 
 
+@pytest.mark.parametrize(
+    "url", ["http://fulcio.example.com", "HTTP://127.0.0.1.example.com", "ftp://127.0.0.1", "https:"]
+)
+def test_a_token_is_sent_without_tls_to_this_machine_only(
+    instance: Instance, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance, "url", url)
+    signer = KeylessSigner(trust=instance.trust_config)
+    for ask in (lambda: find_token(signer, {TOKEN: identity_token()}), lambda: seal(STATEMENT, signer)):
+        with pytest.raises(KeylessError, match="without TLS") as caught:
+            ask()
+        assert caught.value.exit_code is ExitCode.USAGE
+    monkeypatch.setattr(instance, "url", "https://fulcio.example.com")
+    find_token(KeylessSigner(trust=instance.trust_config), {TOKEN: identity_token()})
+
+
+def test_a_trust_config_that_cannot_sign_is_said_before_anything_runs(instance: Instance, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for text in ("{}", json.dumps(instance.trusted_root())):
+        path.write_text(text)
+        with pytest.raises(KeylessError, match=r"config\.json"):
+            find_token(KeylessSigner(trust=TrustConfigFile(path=path)), {TOKEN: identity_token()})
+
+
 def test_services_that_never_answer_are_not_waited_for_for_ever(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

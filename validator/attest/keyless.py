@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, assert_never
+from urllib.parse import urlsplit
 
 from validator.attest.bundle import Bundle, Signatory, read_signatory, signatory_of, write_bundle
 from validator.attest.canonical import write_canonical
@@ -34,6 +35,8 @@ TOKEN = "SIGSTORE_ID_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_LIMIT_BYTES = 1 << 16
 DEADLINE_S = 120.0
 """For a certificate and an entry of the log together."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Hosts that may be asked without TLS."""
 NAME_LIMIT = 1_000
 """Of an identity and of an issuer, in characters."""
 
@@ -165,6 +168,24 @@ def _read_trust_config(trust: PublicGood | TrustConfigFile) -> "ClientTrustConfi
             assert_never(trust)
 
 
+def _require_private_services(trust: TrustConfigFile, config: "ClientTrustConfig") -> None:
+    """Require TLS to whatever is asked when signing: the CA is sent the token, with which anybody signs as its owner.
+
+    Raises:
+        KeylessError: an address is not `https://`, nor `http://` of this machine; or the config names no services.
+    """
+    with _reading(trust.path, "trust config"):
+        services = config.signing_config
+        addresses = [str(each.url) for each in (services.get_fulcio(), *services.get_tlogs(), *services.get_tsas())]
+        hosts = [(urlsplit(address).scheme, urlsplit(address).hostname) for address in addresses]
+    for address, (scheme, host) in zip(addresses, hosts, strict=True):
+        if host is None or not (scheme == "https" or (scheme == "http" and host in LOOPBACK)):
+            raise KeylessError(
+                f"{trust.path} names a service that would be asked without TLS, and the token could be read: {address}",
+                hint="write its address with https://; http:// is for services on this machine only",
+            )
+
+
 @contextmanager
 def _reading(path: Path, what: str) -> Iterator[None]:
     from sigstore.errors import Error
@@ -183,16 +204,19 @@ def _reading(path: Path, what: str) -> Iterator[None]:
 def find_token(signer: KeylessSigner, environment: Mapping[str, str] = os.environ) -> "IdentityToken":
     """Return this process's OIDC token: of the file that was named, the variable `SIGSTORE_ID_TOKEN`, or the CI's.
 
-    The token is a secret: it stands in no message, and workers inherit neither it nor what it is asked for with.
+    The token is a secret: it stands in no message, and workers inherit neither it nor what it is asked for with. Looked
+    at before it: whether the trust config that was named can be used, and would not send the token about in the clear.
 
     Raises:
-        KeylessError: there is none, or none that can be used.
+        KeylessError: there is none, or none that can be used; or the trust config cannot be.
         SigstoreUnreachable: the CI has one, and did not give it.
     """
     require_sigstore()
     from id import GitHubOidcPermissionCredentialError
     from sigstore.oidc import IdentityError, IdentityToken, detect_credential
 
+    if isinstance(signer.trust, TrustConfigFile):
+        _require_private_services(signer.trust, _read_trust_config(signer.trust))
     hint = "its audience must be sigstore, and it must be good for some minutes yet"
     if signer.token_file is not None:
         text, place = _read_token(signer.token_file), str(signer.token_file)
@@ -244,6 +268,8 @@ def sign_keyless(statement: Statement, signer: KeylessSigner, environment: Mappi
     from sigstore.sign import SigningContext
 
     config = _read_trust_config(signer.trust)
+    if isinstance(signer.trust, TrustConfigFile):
+        _require_private_services(signer.trust, config)  # again: this is the reading that is used
 
     def ask() -> str:
         with SigningContext.from_trust_config(config).signer(token) as signing:
