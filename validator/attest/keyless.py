@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 from urllib.parse import urlsplit
 
 from validator.attest.bundle import Bundle, Signatory, read_signatory, signatory_of, write_bundle
@@ -176,7 +176,8 @@ def _require_private_services(trust: TrustConfigFile, config: "ClientTrustConfig
     """
     with _reading(trust.path, "trust config"):
         services = config.signing_config
-        addresses = [str(each.url) for each in (services.get_fulcio(), *services.get_tlogs(), *services.get_tsas())]
+        clients: list[Any] = [services.get_fulcio(), *services.get_tlogs(), *services.get_tsas()]
+        addresses = [str(each.url) for each in clients]
         hosts = [(urlsplit(address).scheme, urlsplit(address).hostname) for address in addresses]
     for address, (scheme, host) in zip(addresses, hosts, strict=True):
         if host is None or not (scheme == "https" or (scheme == "http" and host in LOOPBACK)):
