@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, assert_never
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from validator.attest.bundle import Bundle, Signatory, read_signatory, signatory_of, write_bundle
 from validator.attest.canonical import write_canonical
@@ -35,6 +36,8 @@ TOKEN = "SIGSTORE_ID_TOKEN"  # noqa: S105 - the name of a variable
 TOKEN_LIMIT_BYTES = 1 << 16
 DEADLINE_S = 120.0
 """For a certificate and an entry of the log together."""
+SHIPPED = "https://tuf-repo-cdn.sigstore.dev"
+"""The public instance, as sigstore names what it ships of it."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 """Hosts that may be asked without TLS."""
 NAME_LIMIT = 1_000
@@ -49,7 +52,8 @@ class PublicGood:
     """The instance that sigstore's project runs for everybody; its keys are refreshed by TUF."""
 
     offline: bool = False
-    """Take the keys of the last refresh, or those that sigstore ships."""
+    """Take those that sigstore ships. What it kept of the last refresh it would believe unverified: whoever can write to
+    the user's cache folder, an earlier check's model perhaps, would decide who is trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +143,10 @@ def open_verifier(trust: Trust) -> "Verifier":
         case TrustConfigFile(path=path):
             with _reading(path, "trust config"):
                 return Verifier(trusted_root=_read_trust_config(trust).trusted_root)
+        case PublicGood(offline=True):
+            shipped = files("sigstore._store") / quote(SHIPPED, safe="") / "trusted_root.json"
+            with as_file(shipped) as path, _reading(path, "trust root"):
+                return Verifier(trusted_root=TrustedRoot.from_file(str(path)))
         case PublicGood():
             try:
                 return Verifier(trusted_root=_read_trust_config(trust).trusted_root)
@@ -156,9 +164,9 @@ def _read_trust_config(trust: PublicGood | TrustConfigFile) -> "ClientTrustConfi
         case TrustConfigFile(path=path):
             with _reading(path, "trust config"):
                 return ClientTrustConfig.from_json(path.read_text(encoding="utf-8"))
-        case PublicGood(offline=offline):
+        case PublicGood():
             try:
-                return ClientTrustConfig.production(offline=offline)
+                return ClientTrustConfig.production()
             except (TUFError, OSError) as error:  # the second: nowhere to keep them
                 raise SigstoreUnreachable(
                     f"the keys of the public sigstore instance cannot be refreshed: {_describe(error)}",

@@ -127,7 +127,7 @@ def signer_options(command: Callable[..., object]) -> Callable[..., object]:
             "--trust-root", type=click.Path(path_type=Path), metavar="FILE",
             help="Keys of the sigstore instance; by default those of the public one.",
         ),
-        click.option("--offline", is_flag=True, help="Do not refresh those of the public instance."),
+        click.option("--offline", is_flag=True, help="Take the keys that sigstore ships, unrefreshed."),
     )  # fmt: skip
     return decorate(command, decorators)
 
