@@ -52,8 +52,8 @@ class PublicGood:
     """The instance that sigstore's project runs for everybody; its keys are refreshed by TUF."""
 
     offline: bool = False
-    """Take those that sigstore ships. What it kept of the last refresh it would believe unverified: whoever can write to
-    the user's cache folder, an earlier check's model perhaps, would decide who is trusted."""
+    """Take those that sigstore ships. What it kept of the last refresh it would believe unverified: whoever can write
+    to the user's cache folder, an earlier check's model perhaps, would decide who is trusted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
