@@ -161,7 +161,8 @@ def choose_target(request: RollbackRequest, state: ModelState) -> int:
     if record.previous is None:
         raise UsageError(
             f"nobody held {alias} of {request.name} before version {holder}, which still holds it",
-            hint="promote another version, name one with --to VERSION, or delete the alias in MLflow",
+            hint="promote another version, name one with --to VERSION, or delete the alias in MLflow, "
+            "which a guarded registry leaves to its administrator",
         )
     return record.previous
 

@@ -161,7 +161,8 @@ def find_clearance(path: Path | None, subject: Subject, registry: Registry | Non
     run = dict(subject.tags).get(RUN_TAG)
     if run is None or registry is None:
         raise ClearanceRefused(
-            f"{subject.title} has no tag {RUN_TAG}, so no check of it is known", hint="name one with --clearance"
+            f"{subject.title} has no tag {RUN_TAG}, so no check of it is known",
+            hint="check the version with --sign-key, or name a clearance with --clearance",
         )
     try:
         return read_clearance(registry.fetch(f"runs:/{run}/{CLEARANCE_ARTIFACT}", scratch / "clearance"))

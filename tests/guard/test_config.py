@@ -40,7 +40,7 @@ def test_keys_lie_beside_the_configuration(tmp_path: Path) -> None:
         (GOOD.replace('"gate.key.pub"', ""), "keys: "),
         (GOOD.replace("gate.key.pub", "missing.pub"), "missing.pub cannot be read"),
         (GOOD.replace("gate.key.pub", "guard.toml"), "is no public key"),
-        (GOOD + 'alias = ["champion"]', "alias: extra inputs are not permitted"),
+        (GOOD + 'alias = ["champion"]', "unknown key alias"),
         (GOOD + 'require_expect = "no"', "require_expect: "),
         (GOOD + 'policy_digests = ["sha256:2a63a384"]', "policy_digests.0: "),
         (GOOD + "policy_digests = []", "policy_digests: "),

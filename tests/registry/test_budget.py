@@ -43,6 +43,9 @@ def test_a_budget_is_pushed_found_and_pulled(
     assert (code, "--replace" in text) == (2, True)
     assert said("pull", pinned, str(pulled), "--replace")[0] == 0
 
+    code, text = said("pull", "other", str(tmp_path / "other.toml"))
+    assert (code, "validator budget push FILE other" in text) == (2, True)
+
 
 def test_a_built_in_policy_needs_no_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(lambda: budget, ["push", "cpu", "net"], debug=False) == 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from validator.cli.options import tracking_uri_option
-from validator.errors import ExitCode, UsageError, ValidatorError
+from validator.errors import ExitCode, UriError, UsageError, ValidatorError
 
 if TYPE_CHECKING:
     from validator.policy import Policy
@@ -163,7 +163,13 @@ def pull(*, model: str, file: Path, replace: bool, tracking_uri: str | None) -> 
     if file.exists() and not replace:
         raise UsageError(f"{file} exists", hint="name another file, or overwrite it with --replace")
     uri = model if ":/" in model else f"models:/{BUDGET_PREFIX}{model}@{CURRENT}"
-    text, origin = fetch_text(uri, _open_registry(tracking_uri))
+    try:
+        text, origin = fetch_text(uri, _open_registry(tracking_uri))
+    except UriError as error:
+        if uri == model:
+            raise
+        hint = f"if it has none yet: validator budget push FILE {model}; {error.hint}"
+        raise UriError(error.message, hint=hint) from error
     digest = parse_policy(text, origin=origin).digest
     write_text(text, file)
     click.echo(f"{origin} in {file}, {digest}")

@@ -151,7 +151,8 @@ def read_protection(path: Path) -> Protection:
     try:
         keys = tuple(load_public_key(path.parent / name) for name in config.keys)
     except KeyFileError as error:
-        raise GuardConfigError(f"{path}: keys: {error.message}", hint=error.hint) from error
+        hint = f"{error.hint}; one without a folder lies beside {path.name}"
+        raise GuardConfigError(f"{path}: keys: {error.message}", hint=hint) from error
     return Protection(config=config, keys=keys)
 
 
@@ -160,6 +161,9 @@ def _describe(error: ValidationError) -> str:
     faults = []
     for fault in error.errors():
         where = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            faults.append(f"unknown key {where}")
+            continue
         what = fault["msg"].removeprefix("Value error, ")
         faults.append(f"{where}: {what[:1].lower()}{what[1:]}" if where else what)
     return "; ".join(faults)
