@@ -165,7 +165,7 @@ def require_move(
     except GuardRefused as error:
         raise GuardRefused(
             f"alias {alias} of {version.name} stays {_where(holder)}: {error.message}",
-            hint=f"{error.hint}; then validator promote {version.uri} --alias {alias}",
+            hint=f"{error.hint}; then validator promote {version.uri} --alias {alias} --key PUBLIC_KEY",
         ) from error
     require_expected(version.tags.get(EXPECT_TAG + alias), alias, version, holder, protection)
     return predicate
@@ -186,7 +186,7 @@ def require_expected(
         believed = "nowhere" if expected == NOBODY else f"on version {expected}"
         raise GuardRefused(
             f"alias {alias} of {version.name} is {_where(holder)}, not {believed} as expected: somebody was faster",
-            hint=f"look at it, then validator promote {version.uri} --alias {alias} again",
+            hint=f"look at it, then validator promote {version.uri} --alias {alias} --key PUBLIC_KEY again",
         )
 
 
