@@ -151,6 +151,13 @@ class Counter(nn.Module):
         return x + self.calls
 
 
+class Masked(nn.Module):
+    """Numbers that JSON has no literal for."""
+
+    def forward(self, x):
+        return torch.nan_to_num(x.masked_fill(x < 0, -torch.inf), nan=torch.inf, neginf=torch.nan)
+
+
 class Number(nn.Module):
     def forward(self, x):
         return x * 2, 7

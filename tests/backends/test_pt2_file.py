@@ -66,6 +66,7 @@ def refuse(path, match):
         (networks.Branch, VECTOR),
         (networks.Complex, VECTOR),
         (networks.Number, VECTOR),
+        (networks.Masked, VECTOR),
     ],
 )
 def test_what_torch_writes_is_let_through(make, example, save_program):

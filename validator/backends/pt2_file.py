@@ -55,8 +55,12 @@ _NAMING = dict.fromkeys(("name", "as_name", "forward_arg_names", "field_names"),
         "user_input_name",
     ),
     _ATTRIBUTE,
-) | dict.fromkeys(("type", "verifiers", "torch_version"), _WORD)  # fmt: skip
-"""The keys of a program that name something, and what such a name may be."""
+) | dict.fromkeys(
+    ("type", "verifiers", "torch_version"), _WORD
+) | dict.fromkeys(
+    ("as_float", "as_floats", "as_float_lists", "real", "imag"), re.compile("-?Infinity|NaN")
+)  # fmt: skip
+"""The keys of a program that name something, and what such a name may be; numbers that JSON has no others for, too."""
 _MAPS = frozenset({
     "tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values", "custom_obj_values",
     "as_string_to_argument", "treespec_namedtuple_fields", "opset_version",
