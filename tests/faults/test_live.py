@@ -21,7 +21,7 @@ __all__ = ["example", "golden", "net", "program"]
 ROOT = Path(__file__).parents[2]
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 30
-MOMENTS = (" resolve ", " run      probe completed", " run      reference completed")
+MOMENTS = (" resolve ", " run      reference completed")
 """Lines of progress at which it is killed: workers that wait for their first job, and such as run one."""
 
 
