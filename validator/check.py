@@ -178,9 +178,10 @@ def check(request: CheckRequest, registry: Registry, progress: Progress) -> Chec
         write_reports(request.formats, Material(document=document, folder=request.output), request.output)
         result = CheckResult(document=document, verdict=decision.verdict, path=path)
         if signer is not None and decision.verdict is Verdict.PASS:
-            path = write_clearance(document, signer, request)
-            result = replace(result, clearance=path)
-            progress.stage("sign", f"{path}, {describe_signer(signed_by(read_sealed(path.read_bytes())), short=True)}")
+            clearance = write_clearance(document, signer, request)
+            result = replace(result, clearance=clearance)
+            who = describe_signer(signed_by(read_sealed(clearance.read_bytes())), short=True)
+            progress.stage("sign", f"{clearance}, {who}")
         return annotate(result, subject, registry, request.output, progress) if request.annotate else result
 
 

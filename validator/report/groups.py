@@ -109,7 +109,7 @@ def describe_number(finding: FindingRecord, *, after: bool) -> str:
 
 def find_output(document: VerdictDocument, backend: str | None, output: str | None) -> OutputRecord | None:
     """Return what was measured on one output of one backend."""
-    return next((o for b in document.backends if b.name == backend for o in b.outputs if o.name == output), None)
+    return next((b.find_output(output) for b in document.backends if b.name == backend), None)
 
 
 def unseen_by(document: VerdictDocument, group: Group) -> str | None:
@@ -167,7 +167,8 @@ def _ieee_candidates(document: VerdictDocument) -> Iterator[BackendRecord]:
 
 
 def _pooled(backend: BackendRecord, output: str | None) -> float | None:
-    return next((o.ratios.pooled for o in backend.outputs if o.name == output and o.ratios is not None), None)
+    found = backend.find_output(output)
+    return found.ratios.pooled if found is not None and found.ratios is not None else None
 
 
 def next_steps(document: VerdictDocument, group: Group) -> tuple[str | None, tuple[str, ...]]:

@@ -368,6 +368,10 @@ class BackendRecord(Part):
     reused: ReusedRecord | None = None
     """Where its outputs, settings and times are from; None: from this check."""
 
+    def find_output(self, name: str | None) -> OutputRecord | None:
+        """Return what was measured on an output."""
+        return next((output for output in self.outputs if output.name == name), None)
+
 
 class WaiverRecord(Part):
     """Who answers for an exceeded finding, and until when."""

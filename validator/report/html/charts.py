@@ -63,11 +63,6 @@ def candidates(document: VerdictDocument) -> list[BackendRecord]:
     return [b for b in document.backends if b.name not in (REFERENCE, BASELINE)]
 
 
-def find_output(backend: BackendRecord, name: str) -> OutputRecord | None:
-    """Return what was measured on an output of a backend."""
-    return next((o for o in backend.outputs if o.name == name), None)
-
-
 # --- Error ratio --------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +103,7 @@ class ErrorRatios:
         width: int,
     ) -> Iterator[Markup]:
         pooled = findings.get((backend.name, POOLED))
-        output = find_output(backend, self.output)
+        output = backend.find_output(self.output)
         status = output_status(self.document, backend.name, self.output)
         known = pooled is not None and pooled.measured is not None and pooled.limit is not None
         text = format_measured(pooled.measured, pooled.limit) if known else "no ratio"  # type: ignore[union-attr,arg-type]
@@ -177,7 +172,7 @@ class Distributions:
         found = [
             (b, o, o.distribution)
             for b in self.document.backends
-            if (o := find_output(b, self.output)) is not None and o.distribution is not None and o.rms_reference > 0
+            if (o := b.find_output(self.output)) is not None and o.distribution is not None and o.rms_reference > 0
         ]
         found.sort(key=lambda entry: entry[0].name != BASELINE)
         return [(at, *entry) for at, entry in enumerate(found, 1)]
